@@ -17,10 +17,12 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from tests.generated import generated
 from tests.mpi.any_models import BFLOAT16_IN_VLLM, NOT_IN_VLLM, OFTEN, any_model, some_models
 from tests.mpi.engines_for_tests import build_engine, gathered, rollout_of, same, some_sequences
+from tests.mpi.lora_for_tests import fill, merged, some_adapters
 from tests.mpi.parity import TOLERANCE, num_outputs, replica_share, score_loss
 from tests.mpi.test_fsdp_updates import BATCHES, CONDITIONED, adamw
 from tests.mpi.test_lora_arrival import sync_of
 from verl_hpc.config.fsdp import FsdpConfig
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.hf.stored import stored_views
@@ -109,6 +111,14 @@ def test_a_frozen_model_is_rounded_but_its_buffers(here, shared_directory, name)
 def test_vllm_has_what_a_new_engine_loads(
     here, shared_directory, monkeypatch, name, tensor_parallel
 ):
+    check_vllm(here, shared_directory, monkeypatch, name, tensor_parallel)
+
+
+def check_vllm(
+    here, shared_directory, monkeypatch, name, tensor_parallel, lora: LoraConfig | None = None
+) -> None:
+    """An engine has the log-probs of a new one that loads the trainer's weights, with adapters
+    merged."""
     size, rank = here.world.size, here.world.rank
     if tensor_parallel == 1:  # a tensor at a time, as of a large model
         monkeypatch.setattr(sync, "in_parts", partial(in_parts, most_bytes=1))
@@ -117,9 +127,11 @@ def test_vllm_has_what_a_new_engine_loads(
     config = ROLLOUT.model_copy(update={"tensor_parallel": tensor_parallel})
     ranks = range(0, size, tensor_parallel)
     replicas = tuple(tuple(range(r, r + tensor_parallel)) for r in ranks)
-    engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2)
+    engine = build_engine(here, directory, layout, engine="fsdp", lr=1e-2, lora=lora)
+    if lora is not None:
+        fill(engine, some_adapters(engine))
     with closing(rollout_of(here, directory, replicas, config, dtype, "fsdp")) as rollout:
-        weights, batch = sync_of(here, engine, rollout, None, dtype), BATCHES[0]
+        weights, batch = sync_of(here, engine, rollout, lora, dtype), BATCHES[0]
         weights.to_generation()
         before = sampled(rollout)
         engine.update(batch[replica_share(layout)], score_loss("language_model", batch))
@@ -132,6 +144,13 @@ def test_vllm_has_what_a_new_engine_loads(
     assert not torch.equal(before, after)
     whole = gathered(here, engine.shard_map, engine.weights)
     exported = shared_directory / f"{name}-{tensor_parallel}-exported"
+    if lora is not None:
+        exported = exported.with_name(f"{exported.name}-merged")
+        adapters = gathered(here, engine.trained_map, engine.weights)
+        names = {region.tensor: region.view.name for region in engine.shard_map.regions}
+        expected = {n: merged(t, names[n], adapters, lora.scale) for n, t in whole.items()}
+        whole = gathered(here, engine.shard_map, engine.merged(engine.shard_map))
+        same(whole, expected, 1e-6)
     if rank == 0:
         copytree(directory, exported)
         kinds = {n: getattr(torch, spec.dtype) for n, spec in rollout.shard_map.tensors.items()}

@@ -204,19 +204,19 @@ def run_of(here, shared_directory, name, recipe, **changes):
 
 
 @pytest.mark.slow(reason="whole runs; run with --slow")
-@pytest.mark.parametrize("place", ["together", "apart"])
+@pytest.mark.parametrize("place", ["together", "apart", "adapters"])
 @pytest.mark.parametrize("name", WITH_IMAGES)
 def test_grpo_trains_on_images(here, shared_directory, name, place):
     """Old log-probs, those of a reference, and updates are of the same images, on other ranks than
     generated with them, too."""
     dtype, near = exactness(name)
-    apart = {"placement": {"train": 0, "rollout": 1}} if place == "apart" else {}
+    apart = {"apart": {"placement": {"train": 0, "rollout": 1}}, "adapters": {"lora": {"rank": 4}}}
     steps = run_of(
         here,
         shared_directory,
         f"{name}-{place}",
         "rl",
-        **apart,
+        **apart.get(place, {}),
         algorithm={"kl": {"placement": "loss", "coefficient": 0.1}},
         batch=BATCH | {"mini_batches": 1},
         reward={"function": write_reward(here, shared_directory)},

@@ -76,7 +76,10 @@ def config_of(sizes) -> tuple[RolloutConfig, int, int]:
 
 def sync_of(here, trainer, rollout, lora, dtype="float32", offloads=()) -> WeightSync:
     actor = SimpleNamespace(
-        settings=SimpleNamespace(lora=lora),
+        settings=SimpleNamespace(
+            lora=lora,
+            parallel=SimpleNamespace(engine="fsdp" if hasattr(trainer, "merged") else "megatron"),
+        ),
         shard_map=trainer.shard_map,
         trained_map=trainer.trained_map,
         training=trainer,

@@ -35,7 +35,9 @@ LAYOUTS = [
     {"tensor_parallel": 2, "sequence_parallel": True, "recompute": "full"},
     {"pipeline_parallel": 2, "virtual_pipeline": 2},
     {},
+    {"engine": "fsdp"},
 ]
+BY_NAME = (LAYOUTS[-1], "gemma3_text")
 EXPERTS = [
     {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
     {"expert_parallel": 2, "expert_tensor_parallel": 2},
@@ -47,6 +49,8 @@ EXPERTS = [
 def configure(tiny_model, shared_directory, request):
     def make(parallel=None, family="qwen3", **changes):
         fields = {"num_hidden_layers": 4}
+        if family == "gemma3_text":
+            fields |= {"tied": True, "layer_types": ["sliding_attention", "full_attention"] * 2}
         if family == "qwen3_moe":
             fields = {**MODELS["normalised"][1], "num_hidden_layers": 2, "num_experts": 4}
         model = tiny_model(family, num_key_value_heads=4, **fields)
@@ -112,13 +116,14 @@ def test_a_step_holds_adapters_alone_and_says_of_what(here, configure, tiny_mode
 # ------------------------------------------------------------------------------ PEFT
 
 
-def test_peft_loads_what_is_exported(here, configure, shared_directory):
+@pytest.mark.parametrize("parallel, family", [(LAYOUTS[0], "qwen3"), BY_NAME])
+def test_peft_loads_what_is_exported(here, configure, shared_directory, parallel, family):
     import peft
 
-    config = configure(LAYOUTS[0], lora=LORA | {"target_modules": "all-linear"})
+    config = configure(parallel, family, lora=LORA | {"target_modules": "all-linear"})
     run = build_run(here, config)
     steps.train(run, 0, 3)
-    path, out = save(run, Progress(3, Position(0, 24))), shared_directory / "exported-adapter"
+    path, out = save(run, Progress(3, Position(0, 24))), shared_directory / f"exported-{family}"
     sequences = some_sequences(3, run.arch.vocab_size)
 
     def by_peft():
@@ -134,13 +139,15 @@ def test_peft_loads_what_is_exported(here, configure, shared_directory):
         assert (after - before).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("parallel", [LAYOUTS[0], *all_slow(LAYOUTS[1])])
-def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel):
+@pytest.mark.parametrize(
+    "parallel, family", [(LAYOUTS[0], "qwen3"), *all_slow(BY_NAME, (LAYOUTS[1], "qwen3"))]
+)
+def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel, family):
     """Its A differ between q, k and v; the reference also starts from it."""
     import peft
 
-    path = configure().model.path
-    out = shared_directory / f"peft-adapter-{len(parallel)}"
+    path = configure(family=family).model.path
+    out = shared_directory / f"peft-adapter-{family}-{len(parallel)}"
     sequences = some_sequences(3, read_architecture(path).vocab_size)
 
     def by_peft():
@@ -157,7 +164,7 @@ def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory,
 
     expected = once(here, by_peft)
     more = {"recipe": "dpo", "data": {"train": {"kind": "files", "paths": [_pairs(out, here)]}}}
-    run = build_run(here, configure(parallel, lora=LORA | {"path": str(out)}, **more))
+    run = build_run(here, configure(parallel, family, lora=LORA | {"path": str(out)}, **more))
     outputs_equal(run.roles["actor"].engine, sequences, expected)
     _update(run)
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
@@ -165,10 +172,10 @@ def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory,
     outputs_equal(run.roles["reference"].engine, sequences, expected)
 
     with pytest.raises(ModelError, match=r"lora.rank = 8, and .*adapter_config.json has r = 4"):
-        build_run(here, configure(parallel, lora=LORA | {"rank": 8, "path": str(out)}))
+        build_run(here, configure(parallel, family, lora=LORA | {"rank": 8, "path": str(out)}))
     fewer = LORA | {"target_modules": ["q_proj"], "path": str(out)}
     with pytest.raises(ModelError, match=r"has, besides what is wanted, model.layers.0"):
-        build_run(here, configure(parallel, lora=fewer))
+        build_run(here, configure(parallel, family, lora=fewer))
 
 
 def _pairs(directory, here) -> str:
@@ -212,6 +219,8 @@ def configure_directory(configure):
     # Each layout with one element type, each place and each family with both.
     [
         *((FAMILIES[n // 3], n % 3, DTYPES[n % 2]) for n in range(6)),
+        ("gemma3_text", -1, "bfloat16"),
+        *all_slow(*(("qwen3", -1, dtype) for dtype in DTYPES)),
         *all_slow(*((FAMILIES[n // 3], n % 3, DTYPES[1 - n % 2]) for n in range(6))),
     ],
 )

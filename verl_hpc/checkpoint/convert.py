@@ -134,12 +134,16 @@ def _open(path: Path, *components: str, **how: Any) -> Weights:
 def _write_adapter(step: Step, component: str, out: Path, dtype: str | None) -> dict[str, int]:
     """Write a component's adapters in PEFT's format; return the tensors' checksums by name."""
     shard_map = step.component(component)
-    arch = read_architecture(step.hf_directory(component))
+    directory = step.hf_directory(component)
+    try:
+        arch = read_architecture(directory)
+    except ModelError:  # as in `_open`
+        arch = read_architecture(directory, "fsdp")
     weights = Weights(arch, shard_map, step.reader(), step.path)
     boxes = {name: Box.whole(spec.shape) for name, spec in shard_map.tensors.items()}
     tensors = weights.read(boxes, dtype)
     head = SCORE_HEAD if SCORE_HEAD in tensors else None
-    write_adapter(out, tensors, step.state.adapters[component], head)
+    write_adapter(out, tensors, step.state.adapters[component], head, arch.is_mapped)
     return {f"{PREFIX}{name}": int(checksum(tensor)) for name, tensor in tensors.items()}
 
 

@@ -119,7 +119,11 @@ def _problems(
 
 
 def write_adapter(
-    out: Path, tensors: Mapping[str, torch.Tensor], state: AdapterState, head: str | None
+    out: Path,
+    tensors: Mapping[str, torch.Tensor],
+    state: AdapterState,
+    head: str | None,
+    by_last_part: bool = True,
 ) -> None:
     """Write an adapter that PEFT loads.
 
@@ -128,8 +132,12 @@ def write_adapter(
         tensors: tensors by logical name.
         state: base, rank and alpha of all adapters.
         head: logical tensor among them that replaces the base's output layer.
+        by_last_part: name the target modules by the last part of their names; otherwise by their
+            whole names, where others without adapters, as in a vision tower, may end alike.
     """
-    modules = {name.split(".lora_")[0].rpartition(".")[2] for name in tensors if name != head}
+    modules = {name.split(".lora_")[0] for name in tensors if name != head}
+    if by_last_part:
+        modules = {name.rpartition(".")[2] for name in modules}
     config = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS" if head else "CAUSAL_LM",

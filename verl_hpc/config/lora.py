@@ -20,14 +20,14 @@ class LoraConfig(Section):
     target_modules: Literal["all-linear"] | list[str] = "all-linear"
     """Linear layers of a decoder layer that have adapters, by the last part of their names, such as
     [q_proj, v_proj]; all-linear is all of them, experts included. The embedding, the output layer
-    and the router have none."""
+    and the router have none; with parallel.engine: fsdp experts have none either."""
     path: PathText | None = None
     """Directory of an adapter in PEFT's format to start from, whose rank, alpha and target_modules
     must be those given here. null starts from B = 0, so that the first model is model.path's."""
     share_base: bool = True
     """Whether the role's frozen weights are in memory once with those of another role that has
     adapters, where model, dtype, ranks, layout and offload.parameters are the same; false has a
-    copy of its own."""
+    copy of its own, as each role of parallel.engine: fsdp has."""
 
     @field_validator("target_modules")
     @classmethod

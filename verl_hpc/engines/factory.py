@@ -6,8 +6,10 @@ Neither engine imports the other; `engines.shared` has what both use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.lora import LoraConfig
@@ -92,10 +94,9 @@ def build_engine(
         from verl_hpc.engines.fsdp.engine import FsdpEngine
         from verl_hpc.engines.megatron.optimizer import schedule
 
-        assert lora is None and model.fp8 is None, "the configuration refuses that"
-        return FsdpEngine(
-            arch, groups, model, parallel, max_tokens=max_tokens, schedule=schedule, **role
-        )
+        assert base is None and model.fp8 is None, "the configuration refuses that"
+        role |= {"max_tokens": max_tokens, "schedule": schedule, "lora": lora}
+        return FsdpEngine(arch, groups, model, parallel, **role)
     assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron.engine import MegatronEngine
 
@@ -113,6 +114,7 @@ def engine_shard_map(
     *,
     engine: str = "megatron",
     trainable: bool = True,
+    lora: LoraConfig | None = None,
 ) -> ShardMap:
     """The shard map of the engine that `build_engine` builds; any rank may call it.
 
@@ -123,6 +125,7 @@ def engine_shard_map(
         head: the output layer.
         engine: `parallel.engine`.
         trainable: whether it has an optimizer.
+        lora: its adapters, which are not in the map.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -131,11 +134,20 @@ def engine_shard_map(
     if engine == "fsdp":
         from verl_hpc.engines.fsdp.engine import engine_shard_map as sharded
 
-        return sharded(arch, layout, model, head, trainable)
+        return sharded(arch, layout, model, head, trainable, lora)
     assert engine == "megatron", engine
     from verl_hpc.engines.megatron.build import engine_shard_map as shard_map
 
     return shard_map(arch, layout, model, head)
+
+
+def merged_weights(engine: TrainingEngine, sent: ShardMap) -> Mapping[str, torch.Tensor]:
+    """Return the weights of an engine of fully_shard, with adapters merged into those of `sent`;
+    every rank of its layout calls it (`engines.fsdp.lora.Adapters.merged`)."""
+    from verl_hpc.engines.fsdp.engine import FsdpEngine
+
+    assert isinstance(engine, FsdpEngine), engine
+    return engine.merged(sent)
 
 
 def describe_kernels(

@@ -215,7 +215,22 @@ def resolved(
     exact = frozenset(name for name, place in places.items() if not place.num_rows)
     tower = tower_parameters(model) if frozen_tower else set()
     frozen = frozenset(name for name, place in places.items() if place.view.name in tower)
-    return arch.with_shapes(specs, exact & specs.keys(), frozen)
+    return arch.with_shapes(specs, exact & specs.keys(), frozen, _linears(model))
+
+
+def _linears(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of all linear layers but the output layer and what reads
+    images; subclasses may compute something else, as Llama 4's router does."""
+    output, tower = model.get_output_embeddings(), tower_parameters(model)
+    named = {
+        f"{name}.weight": tuple(module.weight.shape)
+        for name, module in model.named_modules()
+        if type(module) is torch.nn.Linear and module is not output
+    }
+    # Mamba's kernels read the weight of out_proj without the layer; PEFT refuses to adapt it.
+    state = {name for name, module in model.named_modules() if hasattr(module, "ssm_state_size")}
+    apart = tower | {f"{name}.out_proj.weight" for name in state}
+    return {name: shape for name, shape in named.items() if name not in apart}
 
 
 def _storages(layer: torch.nn.Module) -> set[int]:

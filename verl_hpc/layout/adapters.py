@@ -8,6 +8,9 @@ Where they lie follows from where the weight does. Megatron-core fuses projectio
                         of this rank's heads        lora_B   rows of B as the weight's rows lie
     linear_proj.weight  this rank's columns         lora_A   its columns of A
                                                     lora_B   whole
+
+fully_shard cuts both by rows, as all parameters. Of a family without a layer table they have the
+names of transformers' modules, which may differ from those of the model's files.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
+from verl_hpc.layout.fsdp import rows_map
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.layer_table import Row
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.published import last_part
 from verl_hpc.layout.shard_map import (
     Holder,
     Region,
@@ -92,12 +98,36 @@ def adapter_tensors(
         ModelError: a target that the model has not.
     """
     kind, specs = dtype or arch.dtype, {}
-    sizes = arch.tensors()
-    for name in adapted_weights(arch, shape):
-        num_outputs, num_inputs = sizes[name].shape
+    for name, (num_outputs, num_inputs) in _adapted_shapes(arch, shape).items():
         specs[f"{a_of(name)}.weight"] = TensorSpec((shape.rank, num_inputs), kind)
         specs[f"{b_of(name)}.weight"] = TensorSpec((num_outputs, shape.rank), kind)
     return specs
+
+
+def _adapted_shapes(arch: Architecture, shape: AdapterShape) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that have adapters, as far as they are known (`Published.adaptable`).
+
+    Raises:
+        ModelError: a target that the model has not, or no linear layer at all.
+    """
+    if arch.published is None:
+        sizes = arch.tensors()
+        return {name: sizes[name].shape for name in adapted_weights(arch, shape)}
+    weights = arch.published.adaptable
+    known = list(dict.fromkeys(map(last_part, weights)))
+    for name in shape.targets:
+        if name not in known:
+            raise ModelError(
+                f"lora.target_modules: {name} is no linear layer of a {arch.family} that can have "
+                f"adapters; these are {', '.join(known) or 'none'}. Routers have none, nor have "
+                "experts, which transformers computes in one product, and layers of their names"
+            )
+    if not weights:
+        raise ModelError(
+            f"lora: transformers' {arch.family} has no linear layers (torch.nn.Linear) that could "
+            "have adapters; train all weights"
+        )
+    return {n: s for n, s in weights.items() if last_part(n) in (shape.targets or known)}
 
 
 def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
@@ -118,14 +148,14 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
             "whose adapters are not mapped; train all weights"
         )
     rows = list(_linear_rows(arch))
-    known = list(dict.fromkeys(_last(row.name) for row in rows))
+    known = list(dict.fromkeys(last_part(row.name) for row in rows))
     unknown = [name for name in shape.targets if name not in known]
     if unknown:
         raise ModelError(
             f"lora.target_modules: {unknown[0]} is no linear layer of a {arch.family}'s decoder "
             f"layers; they have {', '.join(known)}"
         )
-    chosen = [row for row in rows if _last(row.name) in (shape.targets or known)]
+    chosen = [row for row in rows if last_part(row.name) in (shape.targets or known)]
     return {f"model.layers.{n}.{row.name}": row for n in range(arch.num_layers) for row in chosen}
 
 
@@ -148,17 +178,32 @@ def adapter_shard_map(arch: Architecture, base: ShardMap, shape: AdapterShape) -
 
 
 def trained_map(
-    arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
+    arch: Architecture,
+    base: ShardMap,
+    head: Head,
+    lora: LoraConfig | None,
+    sharded_by: TrainLayout | None = None,
 ) -> ShardMap:
-    """Part of a Megatron-core shard map that is trained and saved: everything, or adapters and a
-    one-number head.
+    """Part of a shard map that is trained and saved: everything, or adapters and a one-number head.
+
+    Args:
+        arch: the model.
+        base: map of its weights.
+        head: its output layer.
+        lora: settings of its adapters.
+        sharded_by: the layout, where fully_shard cuts the weights; None for Megatron-core. Adapters
+            are in float32 there, whatever type the weights that they leave as they are have.
 
     Raises:
         LayoutError, ModelError: layers that cannot have adapters.
     """
     if lora is None:
         return base
-    adapters = adapter_shard_map(arch, base, AdapterShape.of(lora))
+    shape = AdapterShape.of(lora)
+    if sharded_by is None:
+        adapters = adapter_shard_map(arch, base, shape)
+    else:
+        adapters = rows_map(adapter_tensors(arch, shape, "float32"), sharded_by)
     besides = [HEAD_TENSORS[head]] if head in HEAD_TENSORS else []
     return union([adapters, base.restricted_to(besides)])
 
@@ -166,6 +211,14 @@ def trained_map(
 def has_adapter(weight: str, adapters: ShardMap) -> bool:
     """Whether a logical weight has an A and a B among those of `adapters`."""
     return f"{a_of(weight)}.weight" in adapters.tensors
+
+
+def merged_source(source: ShardMap, target: ShardMap, adapters: ShardMap) -> ShardMap:
+    """Map of weights that ranks of fully_shard merge with their adapters before they are sent: the
+    merged ones have the types of `target`, since they are rounded once."""
+    merged = {r.tensor for r in source.regions if has_adapter(r.view.name, adapters)}
+    kinds = {name: target.tensors[name] for name in merged & target.tensors.keys()}
+    return ShardMap({n: kinds.get(n, spec) for n, spec in source.tensors.items()}, source.regions)
 
 
 def factors_of(region: Region, rank: int) -> tuple[tuple[str, Box], tuple[str, Box]]:
@@ -250,10 +303,6 @@ def _linear_rows(arch: Architecture) -> Iterator[Row]:
             yield row
 
 
-def _last(name: str) -> str:
-    return name.removesuffix(_WEIGHT).rpartition(".")[2]
-
-
 def _fused(
     base: ShardMap, adapted: Mapping[str, Row]
 ) -> Iterator[tuple[tuple[str, ...], list[Region]]]:
@@ -282,7 +331,7 @@ def _fused(
 
 def _check(parameter: str, regions: Sequence[Region], holders: set[Holder]) -> None:
     if not parameter.endswith(_WEIGHT):
-        name = _last(regions[0].tensor)
+        name = last_part(regions[0].tensor)
         raise ModelError(
             f"lora.target_modules: Transformer Engine computes all experts' {name} in one call, "
             "which takes no adapters; leave the experts' layers out, or train with model.dtype: "
@@ -290,7 +339,7 @@ def _check(parameter: str, regions: Sequence[Region], holders: set[Holder]) -> N
         )
     without = holders - {holder for region in regions for holder in region.holders}
     if without:
-        names = ", ".join(dict.fromkeys(_last(region.tensor) for region in regions))
+        names = ", ".join(dict.fromkeys(last_part(region.tensor) for region in regions))
         raise LayoutError(
             f"lora.target_modules: rank {min(map(int, without))} has no row of {names}, since "
             "there are more tensor-parallel ranks than key/value heads; adapt q_proj, k_proj and "

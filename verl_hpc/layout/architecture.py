@@ -100,11 +100,10 @@ class Architecture:
         if not self.is_mapped:
             needs = NOT_MAPPED.get(self.family)
             reason = (
-                "parallel.engine: fsdp trains it by the names of its tensors, all of its weights; "
-                "choose engine: megatron"
+                "parallel.engine: fsdp trains it by its tensors' names; choose engine: megatron"
                 if self.family in FAMILIES
                 else f"it has no layer table{f', which would need {needs}' if needs else ''}, and "
-                "is trained with parallel.engine: fsdp alone, all of its weights"
+                "is trained with parallel.engine: fsdp alone"
             )
             raise LayoutError(f"model_type = {self.family!r}: {reason} (docs/models.md, Families)")
         return FAMILIES[self.family].table.where(self.has)
@@ -279,12 +278,15 @@ class Architecture:
         tensors: Mapping[str, TensorSpec],
         buffers: frozenset[str] = frozenset(),
         frozen: frozenset[str] = frozenset(),
+        linears: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Architecture:
         """Return this architecture with other tensors, if its family has no layer table."""
         if self.published is None:
             return self
         shapes = shapes_of(tensors)
-        published = replace(self.published, shapes=shapes, buffers=buffers, frozen=frozen)
+        published = replace(
+            self.published, shapes=shapes, buffers=buffers, frozen=frozen, linears=linears
+        )
         return replace(self, published=published)
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -16,9 +16,9 @@ from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.grid import RankGrid
-from verl_hpc.layout.heads import Head, model_tensors
+from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
 ENGINE = "fsdp"
 """Value of `parallel.engine` that selects it."""
@@ -102,6 +102,7 @@ def fsdp_shard_map(
     *,
     head: Head = "language_model",
     dtype: str | None = None,
+    head_dtype: str | None = None,
     places: Mapping[str, Place] | None = None,
 ) -> ShardMap:
     """Shard map of a model whose parameters fully_shard has cut over the ranks of a layout.
@@ -115,6 +116,7 @@ def fsdp_shard_map(
         layout: its ranks; every size but dp is 1.
         head: the output layer.
         dtype: element type of the parameters; the architecture's own if None.
+        head_dtype: that of a one-number head, which is trained beside adapters; `dtype` if None.
         places: where its tensors lie, for a family without a layer table; each is taken for a
             parameter of its own if None, which gives the same number of bytes.
 
@@ -123,8 +125,21 @@ def fsdp_shard_map(
     """
     check_fsdp_layout(arch, layout)
     tensors = model_tensors(arch, head, dtype)
+    if head in HEAD_TENSORS and head_dtype is not None:
+        name = HEAD_TENSORS[head]
+        tensors[name] = TensorSpec(tensors[name].shape, head_dtype)
     if places is not None:  # files may have an output layer that another head takes the place of
         tensors = {name: spec for name, spec in tensors.items() if name in places}
+    return rows_map(tensors, layout, places)
+
+
+def rows_map(
+    tensors: Mapping[str, TensorSpec],
+    layout: TrainLayout,
+    places: Mapping[str, Place] | None = None,
+) -> ShardMap:
+    """Map of tensors that are cut over the ranks of a layout by rows; each is taken for a parameter
+    of its own where `places` does not say in which it lies."""
     regions = [
         region
         for name, spec in tensors.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,10 @@ _LEFT_OUT: Mapping[str, Mapping[str, int]] = {
 """Sizes that publishers of a family leave out of `config.json`, as transformers takes them."""
 _WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "intermediate_size_mlp")
 
+LAYER = re.compile(r"(?!(?:model\.)?vis)[^0-9]*\.(\d+)\.")
+"""Begins the name of a tensor of a layer: `model.layers.3.`, `transformer.h.3.`; not of a vision
+tower's, which are gathered with what is in no layer."""
+
 
 @dataclass(frozen=True, eq=False)
 class Published:
@@ -53,6 +58,8 @@ class Published:
             optimizer changes them, and no engine rounds them.
         frozen: names of parameters that are not trained, which have no state of an optimizer.
         directory: the model's, which has the processor of its images.
+        linears: shapes of the weights of all linear layers but the output layer and a vision
+            tower's, by their names in transformers' model; None where that was not built.
     """
 
     config: Mapping[str, Any] = field(repr=False)
@@ -60,6 +67,30 @@ class Published:
     buffers: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     directory: Path | None = None
+    linears: Mapping[str, tuple[int, ...]] | None = field(default=None, repr=False)
+
+    @property
+    def adaptable(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the weights that may have adapters: `linears`, or else all matrices in layers
+        of its files but routers, of which some may be no linear layer.
+
+        transformers computes all experts in one product. PEFT (0.21) takes layers that are named as
+        theirs are for experts, so that these have no adapters either.
+        """
+        weights = self.linears
+        if weights is None:
+            matrices = {n: s for n, s in self.shapes.items() if len(s) == 2 and LAYER.match(n)}
+            weights = {n: s for n, s in matrices.items() if n.endswith(".weight")}
+            weights = {n: s for n, s in weights.items() if last_part(n) not in ("gate", "router")}
+        experts = {last_part(name) for name in self.shapes if ".experts." in name}
+        if "gate_up_proj" in experts:
+            experts |= {"gate_proj", "up_proj"}
+        return {name: shape for name, shape in weights.items() if last_part(name) not in experts}
+
+
+def last_part(weight: str) -> str:
+    """Name of a weight's layer in the module that has it: q_proj."""
+    return weight.removesuffix(".weight").rpartition(".")[2]
 
 
 def shapes_of(tensors: Mapping[str, TensorSpec]) -> dict[str, tuple[int, ...]]:

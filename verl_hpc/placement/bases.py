@@ -31,7 +31,7 @@ def shared_bases(settings: Settings, layouts: Layouts) -> dict[str, str]:
     bases: dict[str, str] = {}
     having: list[str] = []
     for name, role in settings.items():
-        if name not in layouts or role.lora is None or not role.lora.share_base:
+        if name not in layouts or not _may_share(role):
             continue
         base = next((one for one in having if _can_share(settings, layouts, name, one)), None)
         if base is None:
@@ -51,9 +51,7 @@ def shared_bases_text(bases: Mapping[str, str]) -> list[str]:
 
 def may_share(one: RoleSettings, other: RoleSettings) -> bool:
     """Whether there are layouts on which two roles have their frozen weights in memory once."""
-    if any(lora is None or not lora.share_base for lora in (one.lora, other.lora)):
-        return False
-    return _weights(one) == _weights(other)
+    return _may_share(one) and _may_share(other) and _weights(one) == _weights(other)
 
 
 def _can_share(settings: Settings, layouts: Layouts, name: str, base: str) -> bool:
@@ -65,6 +63,12 @@ def _can_share(settings: Settings, layouts: Layouts, name: str, base: str) -> bo
         and mine.sizes_of_model == theirs.sizes_of_model
         and (role.head != "language_model" or other.head == "language_model")
     )
+
+
+def _may_share(role: RoleSettings) -> bool:
+    """Whether a role has frozen weights for others; fully_shard keeps those of each role apart."""
+    is_sharded = role.parallel.engine == "fsdp"
+    return role.lora is not None and role.lora.share_base and not is_sharded
 
 
 def _weights(role: RoleSettings) -> tuple[object, ...]:

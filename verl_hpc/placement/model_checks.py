@@ -9,12 +9,12 @@ from pathlib import Path
 
 from verl_hpc.config.algorithm import ForwardKl
 from verl_hpc.config.lora import LoraConfig
-from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.model import Engine, ParallelConfig
 from verl_hpc.config.role import ACTOR
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError, ModelError
-from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
+from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map, adapter_tensors
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import check_fsdp_layout
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
@@ -50,18 +50,24 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
         )
     _check_recompute(where, role.parallel, arch, layout)
     if role.lora is not None:
-        _check_adapters(role.lora, arch, layout)
+        _check_adapters(role.lora, arch, layout, role.parallel.engine)
 
 
-def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -> None:
-    """Check the adapters of one layer, as all layers are sharded alike."""
-    if arch.layer_table.is_fused:
+def _check_adapters(
+    lora: LoraConfig, arch: Architecture, layout: TrainLayout, engine: Engine
+) -> None:
+    """Check the adapters of one layer, as all layers are sharded alike; of a family without a layer
+    table, as far as its files tell what is a linear layer."""
+    if arch.is_mapped and arch.layer_table.is_fused:
         raise ConfigError(
             f"lora: a {arch.family}'s checkpoint has several layers in one tensor (qkv_proj, "
             "gate_up_proj), and adapters of such tensors are not mapped; train all weights"
         )
     one, share = replace(arch, num_layers=1), layout.ep * layout.etp
     try:
+        if engine == "fsdp":
+            adapter_tensors(one, AdapterShape.of(lora))
+            return
         base = megatron_shard_map(
             one, TrainLayout(layout.tp, dp=share, ep=layout.ep, etp=layout.etp)
         )

@@ -25,7 +25,8 @@ def refit_plans(
     config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
 ) -> tuple[Plan, ...]:
     """Plan the transfers of `trainer.sync.WeightSync` on GPUs: all weights, and the adapters if
-    there are some. The last one is that of every step; with adapters the other one is made once.
+    there are some that travel alone. The last one is that of every step; with such adapters the
+    other one is made once.
 
     Args:
         config: of a run that generates.
@@ -35,16 +36,17 @@ def refit_plans(
     """
     first = next(iter(layouts.train))
     role = config.role_settings[first]
+    is_sharded = role.parallel.engine == "fsdp"
     return _planned(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
         role.parallel.engine,
-        kept_dtype(role.model.dtype, role.trainable and role.parallel.engine == "fsdp"),
+        kept_dtype(role.model.dtype, role.trainable and is_sharded and role.lora is None),
         config.rollout.model_dump_json(),  # nor can a section
         config.rollout_dtype,
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
-        AdapterShape.of(role.lora) if role.lora is not None else None,
+        AdapterShape.of(role.lora) if role.lora is not None and not is_sharded else None,
     )
 
 

@@ -79,8 +79,10 @@ def make_role(run: RunContext, settings: RoleSettings) -> Role:
         head,
         engine=settings.parallel.engine,
         trainable=settings.trainable,
+        lora=settings.lora,
     )
-    trained = trained_map(arch, shard_map, head, settings.lora)
+    sharded_by = layout if settings.parallel.engine == "fsdp" else None
+    trained = trained_map(arch, shard_map, head, settings.lora, sharded_by)
     # What is trained here learns to score the last token.
     pad = None if settings.trainable else weights.pad_token
     place = run.place(settings.name)

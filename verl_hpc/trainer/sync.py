@@ -10,9 +10,10 @@ from itertools import groupby
 import torch
 
 from verl_hpc.config.model import OffloadConfig
+from verl_hpc.engines.factory import merged_weights
 from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.layout.adapters import factor_map, has_adapter
+from verl_hpc.layout.adapters import factor_map, has_adapter, merged_source
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_ROUNDS,
@@ -87,7 +88,7 @@ class _PlannedTransfer:
         target: ShardMap,
     ) -> None:
         world, on_host = session.world, session.device.type == "cpu"
-        self.target, sent = target, quantised_source(source, target)
+        self.source, self.target, sent = source, target, quantised_source(source, target)
         plan = plan_transfer(
             sent, target, world.node_of, HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES
         )
@@ -186,7 +187,10 @@ class WeightSync:
             readable = readable_neighbours(session.control, session.world.node_of)
         planned = partial(_PlannedTransfer, session, nodes, readable, dtype, checksums)
         buckets = Buckets()
-        source, target = actor.shard_map, rollout.shard_map
+        source, target, lora = actor.shard_map, rollout.shard_map, actor.settings.lora
+        self._merges = lora is not None and actor.settings.parallel.engine == "fsdp"
+        if self._merges:
+            source = merged_source(source, target, actor.trained_map)
         self._by_name = not actor.arch.is_mapped
         ways = [(source, target)]
         if self._by_name:
@@ -195,8 +199,7 @@ class WeightSync:
         """How weights are sent; nothing once all is sent that adapters leave as it is."""
         self._adapters: _PlannedTransfer | None = None
         self._arrival: MergedOnArrival | None = None
-        lora = actor.settings.lora
-        if lora is None:
+        if lora is None or self._merges:
             return
         factors = factor_map(rollout.shard_map, actor.trained_map)
         self._adapters = planned(Buckets(), actor.trained_map, factors)
@@ -212,7 +215,7 @@ class WeightSync:
         calls it.
 
         With adapters the model's own weights are sent the first time, and A and B alone from then
-        on.
+        on; fully_shard's ranks merge them, and send all weights every time.
 
         Returns:
             Bytes received by all ranks, the minimum possible, and this rank's seconds.
@@ -259,10 +262,11 @@ class WeightSync:
             receives = engine.weights if engine is not None else {}
             if arrival is not None and number:
                 receives = arrival.memory_of(transfer.target)
+            sends = self._merged(transfer) if self._merges else sends
             yield transfer.minimum, transfer.run(sends, receives)
             if arrival is not None:
                 arrival.keep(receives)
-            if number:
+            if number or self._merges:
                 transfer.forget()
         if self._adapters is None:
             return
@@ -271,6 +275,10 @@ class WeightSync:
         yield self._adapters.minimum, self._adapters.run(sends, received)
         if arrival is not None:
             arrival.merge()
+
+    def _merged(self, transfer: _PlannedTransfer) -> Mapping[str, torch.Tensor]:
+        """Return what this rank sends, by local name, with adapters merged."""
+        return merged_weights(self._engine, transfer.source) if self._engine is not None else {}
 
     def _send_by_name(
         self, sends: Mapping[str, torch.Tensor]
@@ -281,6 +289,7 @@ class WeightSync:
             receives = {}
             if engine is not None:
                 receives = transfer.new_memory(rank, self._session.device)
+            sends = self._merged(transfer) if self._merges else sends
             yield transfer.minimum, transfer.run(sends, receives)
             transfer.forget()
             if engine is not None:

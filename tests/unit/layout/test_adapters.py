@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.adapters import (
     AdapterShape,
@@ -14,11 +15,15 @@ from verl_hpc.layout.adapters import (
     factor_name,
     factors_of,
     local_adapters,
+    merged_source,
+    trained_map,
 )
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import fsdp_shard_map
 from verl_hpc.layout.generation import generation_groups
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.published import Published
 from verl_hpc.layout.rollout import staged_shard_map, whole_shard_map
 
 DENSE = Architecture("qwen3", 4, 16, 24, 4, 2, 6, 50, True)
@@ -138,3 +143,52 @@ def test_what_cannot_have_adapters_is_refused_by_name():
     with pytest.raises(ModelError, match=r"Transformer Engine computes all experts' gate_proj"):
         adapter_shard_map(EXPERTS, fused, AdapterShape(3))
     adapter_shard_map(EXPERTS, fused, AdapterShape(3, ("q_proj", "o_proj")))
+
+
+SHAPES = {
+    "model.embed_tokens.weight": (50, 4),
+    "model.layers.0.self_attn.q_proj.weight": (5, 4),
+    "model.layers.0.mlp.gate.weight": (2, 4),
+    "model.layers.0.mlp.experts.gate_up_proj": (2, 8, 4),
+    "model.layers.0.mlp.shared_expert.up_proj.weight": (8, 4),
+    "model.layers.0.mlp.shared_expert_gate.weight": (1, 4),
+    "model.layers.0.linear_attn.conv1d.weight": (4, 1, 3),
+    "model.visual.blocks.0.attn.proj.weight": (4, 4),
+}
+
+
+def test_what_files_tell_of_the_layers_that_may_have_adapters():
+    arch = Architecture("qwen3_next", 1, 4, 8, 1, 1, 4, 50, False, published=Published({}, SHAPES))
+    wanted = ["self_attn.q_proj", "mlp.shared_expert_gate"]
+    specs = adapter_tensors(arch, AdapterShape(3), "float32")
+    assert {name: spec.shape for name, spec in specs.items()} == {
+        f"model.layers.0.{name}.lora_{factor}.weight": shape
+        for name, rows in zip(wanted, (5, 1), strict=True)
+        for factor, shape in (("A", (3, 4)), ("B", (rows, 3)))
+    }
+    for other in ("gate", "up_proj", "gate_up_proj", "conv1d", "proj", "embed_tokens"):
+        with pytest.raises(ModelError, match=f"{other} is no .* these are q_proj, shared_expert_"):
+            adapter_tensors(arch, AdapterShape(3, ("q_proj", other)))
+
+
+@pytest.mark.parametrize("shard_size", [None, 2])
+def test_a_rank_of_fully_shard_has_the_same_rows_of_b_as_of_the_weight(shard_size):
+    layout = TrainLayout(dp=4, shard_size=shard_size)
+    base = fsdp_shard_map(DENSE, layout, head="value", dtype="bfloat16", head_dtype="float32")
+    lora = LoraConfig(rank=3)
+    trained = trained_map(DENSE, base, "value", lora, layout)
+    assert {spec.dtype for spec in trained.tensors.values()} == {"float32"}
+    assert "value_head.weight" in trained.tensors
+    rows = {(r.tensor, r.holders): r.box.slices[0] for r in base.regions}
+    seen = 0
+    for region in trained.regions:
+        weight = region.tensor.replace(".lora_B", "")
+        if weight != region.tensor and ".lora_A" not in weight:
+            assert region.box.slices[0] == rows[weight, region.holders]
+            seen += 1
+    assert seen == 4 * 7 * (shard_size or 4)
+    merged = merged_source(base, whole_shard_map(DENSE, [(0,)], "float16"), trained)
+    kinds = {spec.dtype: name for name, spec in merged.tensors.items()}
+    assert kinds.keys() == {"float16", "bfloat16", "float32"}
+    assert merged.tensors["model.layers.0.self_attn.q_proj.weight"].dtype == "float16"
+    assert merged.tensors["model.norm.weight"].dtype == "bfloat16"

@@ -39,6 +39,7 @@ def test_a_critic_with_adapters_has_the_actors():
         ({"offload": {"parameters": True}}, {}),
         ({"lora": {"share_base": False}}, {}),
         ({"lora": "none"}, {}),
+        ({}, {"parallel": {"engine": "fsdp"}}),
     ],
 )
 def test_what_tells_them_apart_gives_each_its_own(critic, changes):

@@ -281,6 +281,23 @@ def test_what_is_not_mapped_of_tensors_that_hold_several_layers(changes, told):
     run_layouts(parse(), fused, 1)
 
 
+def test_adapters_of_fully_shard_are_checked_by_names():
+    shapes = {"model.layers.0.mlp.w1.weight": (8, 4), "model.layers.0.mlp.experts.w2": (2, 8, 4)}
+    own = {"vocab_size": 128, "max_positions": 1024}
+    arch = architecture(family="olmo2", published=Published({}, shapes), **own)
+    run_layouts(parse(parallel__engine="fsdp", lora={"target_modules": ["w1"]}), arch, 2)
+    told = "lora.target_modules: w2 is no linear layer of a olmo2 .* these are w1"
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(parallel__engine="fsdp", lora={"target_modules": ["w1", "w2"]}), arch, 2)
+    fused = architecture(family="phi3", **own)
+    with pytest.raises(ConfigError, match="lora: a phi3's checkpoint has several layers in one"):
+        run_layouts(parse(parallel__engine="fsdp", lora={}), fused, 2)
+    dense = architecture(**own)
+    with pytest.raises(ConfigError, match="lora.target_modules: w1 is no linear layer"):
+        run_layouts(parse(parallel__engine="fsdp", lora={"target_modules": ["w1"]}), dense, 2)
+    run_layouts(parse(parallel__engine="fsdp", lora={"target_modules": ["q_proj"]}), dense, 2)
+
+
 @pytest.mark.parametrize(
     "changes, told",
     [

@@ -114,7 +114,6 @@ def check_fsdp_roles(config: RunSections) -> None:
         if role.parallel.engine != "fsdp":
             continue
         given = {
-            f"lora (of the {name})": role.lora is not None,
             "model.fp8": role.model.fp8 is not None,
             "model.router": role.model.router is not None,
             "optimizer.moments = bfloat16": role.moments != "float32",

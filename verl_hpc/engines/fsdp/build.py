@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -60,9 +60,10 @@ class Headed(torch.nn.Module):
     Args:
         model: a language model, whose decoder is taken.
         head: the output layer.
+        dtype: element type of the output layer.
     """
 
-    def __init__(self, model: PreTrainedModel, head: Head) -> None:
+    def __init__(self, model: PreTrainedModel, head: Head, dtype: torch.dtype) -> None:
         super().__init__()
         self._prefix, self._head = (
             model.base_model_prefix,
@@ -70,7 +71,7 @@ class Headed(torch.nn.Module):
         )
         self.add_module(self._prefix, model.base_model)
         size = model.config.get_text_config().hidden_size
-        self.add_module(self._head, torch.nn.Linear(size, 1, bias=False, dtype=model.dtype))
+        self.add_module(self._head, torch.nn.Linear(size, 1, bias=False, dtype=dtype))
 
     def forward(self, input_ids: torch.Tensor, **how: Any) -> CausalLMOutput:
         """Map (B, T) int64 tokens to one number each, as logits (B, T, 1)."""
@@ -90,9 +91,17 @@ class Blank:
     """Where the tensors of its files lie in it; None if each is a parameter of its own name."""
 
 
-def blank(arch: Architecture, head: Head, dtype: torch.dtype) -> Blank:
+def blank(
+    arch: Architecture, head: Head, dtype: torch.dtype, head_dtype: torch.dtype | None = None
+) -> Blank:
     """Build a model whose parameters have shapes and no memory; what no checkpoint has, such as
     rotary tables, is computed.
+
+    Args:
+        arch: the model.
+        head: the output layer.
+        dtype: element type of the parameters.
+        head_dtype: that of a one-number head; `dtype` if None.
 
     Raises:
         ModelError: transformers cannot build what config.json says.
@@ -108,7 +117,7 @@ def blank(arch: Architecture, head: Head, dtype: torch.dtype) -> Blank:
             model = build_language_model(arch, dtype)
             layers = _whole_modules(model)
             places = places_of(model, stored_views(model, arch.published.shapes))
-        module = Headed(model, head) if head in HEAD_TENSORS else model
+        module = Headed(model, head, head_dtype or dtype) if head in HEAD_TENSORS else model
     if places is not None and head in HEAD_TENSORS:
         kept = module.state_dict().keys()
         places = {name: place for name, place in places.items() if place.view.name in kept}
@@ -143,6 +152,7 @@ def build_decoder(
     trainable: bool,
     kernels: Kernels,
     frozen_tower: bool = False,
+    trained: Collection[str] | None = None,
 ) -> torch.nn.Module:
     """Give a model memory, with its parameters sharded over the ranks of a layout, all zero.
 
@@ -156,6 +166,7 @@ def build_decoder(
         trainable: whether it has an optimizer.
         kernels: what computes it.
         frozen_tower: leave what reads images as it is (model.vision_tower).
+        trained: names of the parameters that are trained; all if None.
 
     Raises:
         ModelError: layers are to be recomputed, and transformers' model cannot.
@@ -168,6 +179,8 @@ def build_decoder(
         tower = tower_parameters(whole)
         for name, parameter in whole.named_parameters():
             parameter.requires_grad_(trainable and name not in tower)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and (trained is None or name in trained))
     if kernels.liger:
         apply_liger(whole.base_model)
     if parallel.recompute == "full":

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
 from verl_hpc.config.fsdp import FsdpConfig
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.fsdp.attention import attending
 from verl_hpc.engines.fsdp.build import (
@@ -21,6 +22,7 @@ from verl_hpc.engines.fsdp.build import (
     transformers_model,
 )
 from verl_hpc.engines.fsdp.kernels import choose_kernels
+from verl_hpc.engines.fsdp.lora import Adapters
 from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.guarded_step import GuardedStep
 from verl_hpc.engines.protocol import Head, OutputOptions
@@ -34,23 +36,35 @@ from verl_hpc.engines.shared.shared_prefixes import within
 from verl_hpc.hf.images import ImageInputs, Images, image_reader
 from verl_hpc.hf.model import stored_buffers
 from verl_hpc.hf.pictures import unpacked
+from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, union
 from verl_hpc.layout.writers import assign_writers
 
 
 def engine_shard_map(
-    arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head, trainable: bool
+    arch: Architecture,
+    layout: TrainLayout,
+    model: ModelConfig,
+    head: Head,
+    trainable: bool,
+    lora: LoraConfig | None = None,
 ) -> ShardMap:
     """Return the shard map of this model's engine; any rank may call it."""
-    dtype = kept_dtype(model.dtype, trainable)
-    places = None
-    if arch.published is not None:
-        places = blank(arch, head, getattr(torch, dtype)).places
-    return fsdp_shard_map(arch, layout, head=head, dtype=dtype, places=places)
+    places = blank(arch, head, torch.float32).places if arch.published is not None else None
+    kinds = _kinds(model, trainable, lora)
+    return fsdp_shard_map(arch, layout, head=head, **kinds, places=places)
+
+
+def _kinds(model: ModelConfig, trainable: bool, lora: LoraConfig | None) -> dict[str, str]:
+    """Element types of the parameters, and of a one-number head."""
+    return {
+        "dtype": kept_dtype(model.dtype, trainable and lora is None),
+        "head_dtype": kept_dtype(model.dtype, trainable),
+    }
 
 
 class FsdpEngine(LayoutEngine):
@@ -73,15 +87,18 @@ class FsdpEngine(LayoutEngine):
         max_tokens: int,
         name: str,
         schedule: MakeSchedule,
+        lora: LoraConfig | None = None,
     ) -> None:
+        assert lora is None or optimizer is not None, "adapters are there to be trained"
         self.arch, self.layout, self.head = arch, groups.layout, head
-        kept = kept_dtype(model.dtype, optimizer is not None)
-        self.dtype: torch.dtype = getattr(torch, kept)
-        new = blank(arch, head, self.dtype)
-        self.shard_map = fsdp_shard_map(
-            arch, groups.layout, head=head, dtype=kept, places=new.places
-        )
-        self.trained_map = self.shard_map
+        kinds = _kinds(model, optimizer is not None, lora)
+        self.dtype: torch.dtype = getattr(torch, kinds["dtype"])
+        new = blank(arch, head, self.dtype, getattr(torch, kinds["head_dtype"]))
+        self.shard_map = fsdp_shard_map(arch, groups.layout, head=head, **kinds, places=new.places)
+        self.trained_map = trained_map(arch, self.shard_map, head, lora, groups.layout)
+        self._adapters: Adapters | None = None
+        if lora is not None:
+            self._adapters = Adapters(new.module, self.trained_map, lora)
         self._groups, self._guard = groups, GuardedStep(name)
         self._packs = arch.published is None
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig(), not self._packs)
@@ -93,20 +110,23 @@ class FsdpEngine(LayoutEngine):
             trainable=optimizer is not None,
             kernels=kernels,
             frozen_tower=model.vision_tower == "frozen",
+            trained=self.trained_map.tensors if lora is not None else None,
         )
         self._modules = sharded_modules(self.decoder)
         reader, whole = image_reader(arch), transformers_model(self.decoder)
         self._images = ImageInputs(whole, reader) if reader is not None else None
         named = dict(self.decoder.named_parameters())
         shards = {n: local_part(p) for n, p in named.items()}
-        self._shards = [*shards.values(), *stored_buffers(self.decoder).values()]
+        self._shards = shards | stored_buffers(self.decoder)
         self.weights: Mapping[str, torch.Tensor] = {
-            n: t for n, t in (shards | stored_buffers(self.decoder)).items() if t.numel()
+            n: t for n, t in self._shards.items() if t.numel()
         }
+        own = self.trained_map.tensors.keys() - self.shard_map.tensors.keys()
+        everything = union([self.shard_map, self.trained_map.restricted_to(own)])
         if self._packs:
-            check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
+            check_parameters(everything, dist.get_rank(), self.weights, "transformers")
         else:
-            held = {region.view.name for region in self.shard_map.held_by(dist.get_rank())}
+            held = {region.view.name for region in everything.held_by(dist.get_rank())}
             assert held == set(self.weights), held
         trained = {name: p for name, p in named.items() if p.requires_grad}
         self.optimizer: ShardedAdam | None = (
@@ -114,7 +134,7 @@ class FsdpEngine(LayoutEngine):
             if optimizer
             else None
         )
-        self.host = HostStore(self._memory)
+        self.host = HostStore(self._memory, only_trained=lora is not None)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
         self._uses_flash = kernels.flash
         layout, size = groups.layout, arch.hidden_size
@@ -123,28 +143,37 @@ class FsdpEngine(LayoutEngine):
         self._planner = Planner(
             layout, size, max_tokens, shares, groups.largest, True, pads=not self._packs
         )
-        self.device = self._shards[0].device
+        self.device = next(iter(shards.values())).device
 
     # ---------------------------------------------------------------- weights
 
     def _memory(self, part: Memory) -> Iterator[torch.Tensor]:
         """Yield the tensors of `part`; gradients exist only within an update, and master weights
         are the parameters."""
-        if part in ("parameters", "trained"):
-            yield from self._shards
+        if part == "parameters":
+            yield from self._shards.values()
+        elif part in ("trained", "frozen"):  # adapters have the names of their parameters
+            wanted, names = part == "trained", self.trained_map.tensors
+            yield from (t for name, t in self._shards.items() if (name in names) == wanted)
         elif part == "optimizer" and self.optimizer is not None:
             tensors = self.optimizer.state_tensors()
             yield from (t for name, t in tensors.items() if not name.startswith("main/"))
 
     def weights_changed(self) -> None:
-        self.host.weights_changed()
+        self.host.weights_loaded()
 
     def _primary_regions(self, rank: int) -> Sequence[Region]:
         # Of ranks with the same rows each keeps a part, as of the weights.
-        return assign_writers(self.shard_map)[rank]
+        return assign_writers(self.trained_map)[rank]
 
     def without_adapters(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self._adapters.disabled() if self._adapters is not None else nullcontext()
+
+    def merged(self, sent: ShardMap) -> Mapping[str, torch.Tensor]:
+        """Return the weights by local name, with adapters merged into those of `sent`; every rank
+        of the layout calls it (`Adapters.merged`)."""
+        assert self._adapters is not None, "it has no adapters"
+        return self._adapters.merged(self.weights, sent)
 
     # ---------------------------------------------------------------- passes
 

@@ -97,12 +97,15 @@ def _obstacles(
     if "selective" in (layout.get("recompute"), *own):
         yield f"{OWN}parallel.recompute = selective"
     rank = f"{MODEL[model]}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
-    if values[rank]:
+    # Megatron-core trains adapters of the families that it has: they travel to the rollout alone.
+    is_mapped = _kind(values, model)[0] != "by_name"
+    if values[rank] and is_mapped:
         yield f"adapters ({rank})"
     settings = draft.settings | dict(values.own)
     for name, value in settings.items():
         alone = name.startswith(_ALONE) and _concerns(name, model)
         adapters = name in values.own and name.startswith(("lora.", f"{ROLE[model]}lora."))
+        adapters = adapters and is_mapped
         if (alone or adapters) and value not in (None, False, 0, "none"):
             yield f"{OWN}{name}" if name in values.own else name
     for key in (_SWITCH, f"{ROLLOUT}.quantization"):

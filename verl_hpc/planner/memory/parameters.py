@@ -18,6 +18,7 @@ from verl_hpc.layout.megatron import (
     megatron_shard_map,
     padded_vocab,
 )
+from verl_hpc.layout.published import LAYER
 from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.planner.shape import RoleShape
 
@@ -68,11 +69,6 @@ class Parameter(NamedTuple):
         """Whether it is the matrix of a linear layer; experts that are computed in one call are
         numbered, as linear_fc1.weight3."""
         return re.search(r"linear_\w+\.weight\d*$", self.name) is not None
-
-
-LAYER = re.compile(r"(?!(?:model\.)?vis)[^0-9]*\.(\d+)\.")
-"""Begins the name of a tensor of a layer: `model.layers.3.`, `transformer.h.3.`; not of a vision
-tower's, which are gathered with what is in no layer."""
 
 
 def largest_layer(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:

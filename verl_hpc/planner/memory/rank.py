@@ -21,6 +21,7 @@ from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.planned_run import PlannedRun
 from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.rollout import RolloutShape
+from verl_hpc.planner.memory.sharded import frozen_shards
 from verl_hpc.planner.memory.step_rows import columns, longest_row, num_micro_batches, rectangles_of
 from verl_hpc.planner.memory.transfer import bucket_bytes, page_locked
 
@@ -131,9 +132,10 @@ class RankMemory:
 
     @property
     def _arriving(self) -> tuple[RolloutShape, AdapterShape, str] | None:
-        """The engine here, the adapters that it receives, and their type; None without."""
+        """The engine here, the adapters that it receives, and their type; None without, and where
+        fully_shard's ranks merge them before they send weights."""
         actor = self._run.shapes.get(ACTOR)
-        if self._run.rollout is None or not self._generates or actor is None:
+        if self._run.rollout is None or not self._generates or actor is None or actor.is_sharded:
             return None
         return (self._run.rollout, actor.adapters, actor.dtype) if actor.adapters else None
 
@@ -154,6 +156,22 @@ class RankMemory:
             return {}
         shape, stage, *_ = self._here[ACTOR]
         return {f"{ACTOR}.quantised": quantised_copies(shape, stage, self._run.rollout)}
+
+    @property
+    def _merged(self) -> Terms:
+        """Rows that fully_shard's ranks merge with adapters before they send them: of all weights,
+        or of those that are sent at a time; and one parameter's in float32, twice."""
+        engine = self._run.rollout
+        if engine is None or ACTOR not in self._here:
+            return {}
+        shape = self._here[ACTOR].shape
+        if not shape.is_sharded or shape.adapters is None:
+            return {}
+        rows = frozen_shards(shape)
+        size = rows.num_elements * engine.item_bytes
+        if not engine.arch.is_mapped:
+            size = min(size, rollout.arriving_part(engine))
+        return {f"{ACTOR}.merged_rows": size + 8 * max(rows.owned(0))}
 
     @property
     def _asleep(self) -> Terms:
@@ -264,7 +282,7 @@ class RankMemory:
         sent, rest = self._quantised, self.buckets
         if (given := self._arriving) is not None:
             weights["rollout.merged"] = kept_base.merging_bytes(*given)
-        terms = (self.sending(), self._asleep, weights, sent, rest)
+        terms = (self.sending(), self._asleep, weights, sent, self._merged, rest)
         yield self._phase("reshard", "", *terms, host=self.host.put_away_while_sending())
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))

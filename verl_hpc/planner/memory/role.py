@@ -15,7 +15,7 @@ from verl_hpc.planner.memory.parameters import (
     trained_elements,
     trained_parameters,
 )
-from verl_hpc.planner.memory.sharded import Shards, shards
+from verl_hpc.planner.memory.sharded import Shards, frozen_shards, trained_shards
 from verl_hpc.planner.shape import RoleShape
 
 MASTER_BYTES = 4
@@ -29,7 +29,7 @@ _MXFP8_SCALES = 2 / 32
 def buffers(shape: RoleShape, stage: int) -> tuple[Buffer | Shards | Unpadded, ...]:
     """Buffers of all chunks of a stage; empty where nothing is trained."""
     if shape.is_sharded:
-        return (shards(shape),) if shape.trainable else ()
+        return (trained_shards(shape),) if shape.trainable else ()
     if not shape.padded:
         return _unpadded(shape, stage) if shape.trainable else ()
     return tuple(
@@ -71,7 +71,8 @@ def apart_elements(shape: RoleShape, stage: int) -> int:
 def frozen(shape: RoleShape, stage: int) -> int:
     """Bytes of parameters without gradients."""
     if shape.is_sharded:
-        return 0 if shape.trainable else shards(shape).num_elements * shape.kept_bytes
+        trains_all = shape.trainable and shape.adapters is None
+        return 0 if trains_all else frozen_shards(shape).num_elements * shape.item_bytes
     if not shape.trainable:
         return stage_elements(shape, stage).total * shape.item_bytes
     if shape.adapters is None:

@@ -7,15 +7,17 @@ with the buffers that they are gathered into.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from verl_hpc.layout.adapters import adapter_tensors
 from verl_hpc.layout.box import row_major_strides
 from verl_hpc.layout.fsdp import rows_of
 from verl_hpc.layout.heads import HEAD_TENSORS, model_tensors
+from verl_hpc.layout.published import LAYER
 from verl_hpc.layout.shard_map import TensorSpec
-from verl_hpc.planner.memory.parameters import LAYER, largest_layer
+from verl_hpc.planner.memory.parameters import largest_layer
 from verl_hpc.planner.shape import RoleShape
 
 _FLOAT = 4
@@ -23,13 +25,12 @@ _EMBEDDING = "model.embed_tokens.weight"
 
 
 class Shards:
-    """Parameter shards of one model, with the interface of `Buffer`."""
+    """Shards of parameters, with the interface of `Buffer`."""
 
-    def __init__(self, shape: RoleShape) -> None:
+    def __init__(self, shape: RoleShape, tensors: Mapping[str, TensorSpec]) -> None:
         self.num_replicas = shape.layout.num_shards
         self._sizes = [
-            (spec.shape[0], row_major_strides(spec.shape)[0])
-            for spec in model_tensors(shape.arch, shape.head).values()
+            (spec.shape[0], row_major_strides(spec.shape)[0]) for spec in tensors.values()
         ]
 
     @property
@@ -44,9 +45,22 @@ class Shards:
 
 
 @lru_cache(maxsize=512)
-def shards(shape: RoleShape) -> Shards:
-    """Shards of a model, cached."""
-    return Shards(shape)
+def trained_shards(shape: RoleShape) -> Shards:
+    """Shards of the parameters that are trained: all, or adapters and a one-number head."""
+    tensors = model_tensors(shape.arch, shape.head)
+    if shape.adapters is not None:
+        heads = {name: spec for name, spec in tensors.items() if name in HEAD_TENSORS.values()}
+        tensors = adapter_tensors(shape.arch, shape.adapters) | heads
+    return Shards(shape, tensors)
+
+
+@lru_cache(maxsize=512)
+def frozen_shards(shape: RoleShape) -> Shards:
+    """Shards of the parameters that are not trained, of a model of which some are."""
+    tensors = model_tensors(shape.arch, shape.head)
+    if shape.trainable:
+        tensors = {n: spec for n, spec in tensors.items() if n not in HEAD_TENSORS.values()}
+    return Shards(shape, tensors)
 
 
 class _Group(NamedTuple):
@@ -71,6 +85,8 @@ def _groups(shape: RoleShape) -> tuple[_Group, _Group, int]:
     """Return the group of the largest layer, the group of everything outside layers, and how many
     elements of the latter have their gradients first."""
     tensors = model_tensors(shape.arch, shape.head, "uint8")
+    if shape.adapters is not None:
+        tensors |= adapter_tensors(shape.arch, shape.adapters, "uint8")
     layer = largest_layer(tensors).values()
     outside = {name: spec for name, spec in tensors.items() if not LAYER.match(name)}
     begins_only = shape.head in HEAD_TENSORS or not shape.arch.tied_embeddings
@@ -110,7 +126,7 @@ def update(shape: RoleShape) -> dict[str, int]:
     return {
         "whole": (outside.padded + layers * layer.padded) * item,
         "whole_gradients": max(of_layer, outside.exact * item + outside.padded * summed),
-        "gradient_shards": shards(shape).num_elements * _FLOAT,
+        "gradient_shards": trained_shards(shape).num_elements * _FLOAT,
     }
 
 

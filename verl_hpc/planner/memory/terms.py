@@ -54,6 +54,11 @@ TERMS: Mapping[str, Term] = {
         "type than the trainer, a layer's weights with adapters",
         "as in the first transfer, of one layer after another",
     ),
+    "merged_rows": Term(
+        "of adapters with parallel.engine: fsdp, the rank's rows of what is sent at a time x bytes "
+        "each of the rollout's, and 8 bytes an element of the largest parameter's rows",
+        "all weights are sent at a time, or 256 MiB of a family without a layer table",
+    ),
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "
         "flight",

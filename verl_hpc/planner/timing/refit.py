@@ -32,15 +32,16 @@ class Refit:
     num_stages: int = 1
     """Pipeline stages of a rollout engine."""
     adapters: AdapterShape | None = None
-    """Adapters that are sent in place of the model."""
+    """Adapters that are sent in place of the model; fully_shard's ranks merge theirs before."""
 
     @classmethod
     def of(
         cls, config: RunConfig, arch: Architecture, train: TrainLayout, tp: int, shared: bool
     ) -> Refit:
         """Transfer of a run to engines of `tp` tensor-parallel ranks."""
-        lora = next(iter(config.role_settings.values())).lora
-        adapters = AdapterShape.of(lora) if lora is not None else None
+        role = next(iter(config.role_settings.values()))
+        alone = role.lora if role.parallel.engine != "fsdp" else None
+        adapters = AdapterShape.of(alone) if alone is not None else None
         stages = config.rollout.pipeline_parallel
         return cls(arch, train, tp, config.rollout_dtype, shared, stages, adapters)
 

@@ -90,6 +90,7 @@ def _check_rollout(config: RunSections) -> None:
         ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
         ("rollout.structured", several or generates(config), "generates nothing here"),
         ("rollout.environment", generates(config), "generates nothing here"),
+        ("rollout.program", generates(config), "generates nothing here"),
     ):
         above, _, name = setting.rpartition(".")
         section = getattr(config, above) if above else config

@@ -34,8 +34,8 @@ class ProgramConfig(Section):
     """Longest that a program may run."""
     memory_gib: Gibibytes = 2.0
     """Most resident memory of a program's processes together."""
-    max_processes: Positive = 64
-    """Most processes of a program at a time."""
+    max_processes: Positive = 256
+    """Most processes and threads of a program at a time."""
     files_mib: Positive = 256
     """Largest file that it may write, and under bubblewrap the size of its home."""
     tool_parser: str | None = None

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from verl_hpc.agents.endpoint import Endpoint
-from verl_hpc.agents.programs import Ended, Program, ProgramJob, ProgramLimits, start_programs
+from verl_hpc.agents.programs import Ended, Program, ProgramJob, start_programs
 from verl_hpc.agents.protocol import Replies
 from verl_hpc.agents.session import Session, Writer
 from verl_hpc.config.program import ProgramConfig
@@ -25,6 +26,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
+from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.runtime.control import Control
 
 _logger = logging.getLogger(__name__)
@@ -231,7 +233,7 @@ class _Episodes:
             token,
             config.sandbox,
             config.network,
-            config.directory,
+            str(Path(config.directory).resolve()) if config.directory else None,
             limits_of(config),
         )
         program = self._host.programs.begin(job)
@@ -285,25 +287,24 @@ def row_of(problem: Problem) -> str:
     )
 
 
-def limits_of(config: ProgramConfig) -> ProgramLimits:
+def limits_of(config: ProgramConfig) -> Limits:
     """Return the limits of a program."""
-    mebibyte = 2**20
-    return ProgramLimits(
+    return Limits(
         timeout_s=config.timeout_s,
-        memory_bytes=int(config.memory_gib * 1024 * mebibyte),
         cpu_s=config.timeout_s,
-        processes=config.max_processes,
-        output_bytes=mebibyte,
-        files_bytes=config.files_mib * mebibyte,
+        memory_bytes=int(config.memory_gib * 1024 * MIB),
+        tasks=config.max_processes,
+        files_bytes=config.files_mib * MIB,
+        output_bytes=MIB,
     )
 
 
 def failure_of(result: Ended) -> str:
     """Return why a program failed, or nothing."""
-    if result.ending == "exited" and result.status == 0:
+    if result.ending == "exited" and result.status == 0 and not result.message:
         return ""
-    how = f"exited with status {result.status}" if result.ending == "exited" else result.message
-    return f"{how or result.ending}: {result.output[-_TAIL:].strip() or 'no output'}"
+    detail = f"({result.message})" if result.message else f"with status {result.status}"
+    return f"{result.ending.replace('_', ' ')} {detail}: {result.output[-_TAIL:].strip() or 'no output'}"
 
 
 def score_of(result: Ended) -> tuple[float | None, dict[int, float]]:

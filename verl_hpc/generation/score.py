@@ -105,7 +105,7 @@ def score(
         answers = [
             Answer(
                 *(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated),
-                rewards=_written(rewards),
+                rewards=None if rewards is None else _written(rewards),
             )
             for p, (i, tokens, mask, rewards) in zip(problems, mine, strict=True)
         ]
@@ -115,11 +115,9 @@ def score(
     return scores, scores.metrics
 
 
-def _written(rewards: torch.Tensor | None) -> tuple[float, ...] | None:
-    """Return a row of PROGRAM_REWARDS, or None if the program wrote none."""
-    if rewards is None or rewards.isnan().any():
-        return None
-    return tuple(rewards.tolist())
+def _written(rewards: torch.Tensor) -> tuple[float, ...] | None:
+    """Return a row of PROGRAM_REWARDS; None if the program wrote none."""
+    return None if rewards.isnan().any() else tuple(rewards.tolist())
 
 
 @operator()

@@ -181,6 +181,10 @@ class Session:
                 trained.update(turn.number for turn in leaf.path)
         return tuple(branches)
 
+    def answer(self, rewards: Mapping[int, float]) -> tuple[Branch, ...]:
+        """Return one row, of the leaf that ended last, with all of its turns; none without one."""
+        return tuple(_branch(leaf, set(), rewards) for leaf in self.turns[-1:])
+
 
 def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Branch:
     """Return the row of a leaf.

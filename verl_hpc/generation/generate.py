@@ -127,7 +127,7 @@ def generate(
     ended_early = prompts is not None and not prompts.is_empty
     unfinished = ended_early or len(complete) < len(current)
     if settings.programs is not None:
-        complete = [row for whole in complete for row in _rows(*whole, settings.trains)]
+        complete = [row for whole in complete for row in _rows(*whole)]
     mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
@@ -250,25 +250,19 @@ def _programs(
         [slot.problem for slot in slots],
         lambda index, number: response_seed(settings, slots[index], number),
         control,
+        settings.trains,
     )
 
 
 _MOST_BRANCHES = 1024
 
 
-def _rows(
-    slot: Slot, tagged: VersionedResponse, every: bool
-) -> list[tuple[Slot, VersionedResponse]]:
-    """Return the rows of a program's branches.
-
-    Args:
-        every: whether all of them are wanted, not the last one alone, which has the answer.
-    """
+def _rows(slot: Slot, tagged: VersionedResponse) -> list[tuple[Slot, VersionedResponse]]:
+    """Return the rows of a program's branches, each with the index of a slot of its own."""
     episode = tagged.response.episode
     assert episode is not None, "a program has ended"
-    branches = episode.branches if every else episode.branches[-1:]
     rows = []
-    for number, branch in enumerate(branches[-_MOST_BRANCHES:]):
+    for number, branch in enumerate(episode.branches[:_MOST_BRANCHES]):
         index = slot.index * _MOST_BRANCHES + number
         here = replace(slot, index=index, prompt=branch.prompt)
         only = replace(branch.response, episode=Episode((branch,), episode.score))

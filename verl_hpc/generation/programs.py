@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import selectors
 import time
@@ -24,12 +23,10 @@ from verl_hpc.config.program import ProgramConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.errors import EnvironmentStepError
-from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
+from verl_hpc.errors import EnvironmentStepError, ModelError
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
+from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
 from verl_hpc.runtime.control import Control
-
-_logger = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
 """Longest wait for a program, so that the engine can check whether to stop."""
@@ -46,11 +43,17 @@ class ProgramHost:
 
     Raises:
         ConfigError: vLLM has no parser of a name that the configuration gives.
-        ModelError: the chat template writes no messages behind a turn of the model.
+        ModelError: the chat template writes no messages behind a turn of the model, or the model
+            reads images.
     """
 
     def __init__(self, config: RolloutConfig, encoder: Encoder) -> None:
         assert config.program is not None
+        if encoder.reads_images:
+            raise ModelError(
+                "rollout.program with a model that reads images: requests have none; choose a "
+                "model of texts, or rollout.environment"
+            )
         self.config, self._rollout = config.program, config
         self.programs = start_programs()
         self.writer = Writer(encoder)
@@ -88,6 +91,7 @@ class Programs(FeedAround):
         problems: problem of each request.
         seed: `seed(index, number)` of an ask, whose number follows from its tokens.
         control: control plane of the engine's ranks.
+        trains: whether all conversations are rows to train on, or the last one is an answer.
     """
 
     def __init__(
@@ -98,10 +102,12 @@ class Programs(FeedAround):
         problems: Sequence[Problem],
         seed: Callable[[int, int], int],
         control: Control,
+        trains: bool = True,
     ) -> None:
         super().__init__(feed)
         self._seed, self._control = seed, control
-        self._episodes = _Episodes(config, host, problems, self.requests) if host else None
+        given = config, problems, self.requests, trains
+        self._episodes = _Episodes(host, *given) if host is not None else None
         self._waiting: deque[int] = deque()
         self._most, self._alive = config.max_programs, set[int]()
         self._numbers: dict[int, int] = {}
@@ -174,12 +180,13 @@ class _Episodes:
 
     def __init__(
         self,
-        config: ProgramConfig,
         host: ProgramHost,
+        config: ProgramConfig,
         problems: Sequence[Problem],
         requests: Sequence[Request],
+        trains: bool,
     ) -> None:
-        self._config, self._host = config, host
+        self._config, self._host, self._trains = config, host, trains
         self._problems, self._requests = problems, requests
         self._running: dict[int, _Running] = {}
         self._selector = selectors.DefaultSelector()
@@ -267,7 +274,8 @@ class _Episodes:
             score = score or 0.0
         # A program without a turn has a row all the same, of which nothing is learned.
         nothing = Branch(tuple(self._requests[index].prompt), _NO_TURN, {})
-        ended[index] = Episode(session.branches(turns) or (nothing,), score)
+        rows = session.branches(turns) if self._trains else session.answer(turns)
+        ended[index] = Episode(rows or (nothing,), score)
 
 
 _NO_TURN = Response((0,), (0.0,), "stop", (0,))
@@ -304,7 +312,8 @@ def failure_of(result: Ended) -> str:
     if result.ending == "exited" and result.status == 0 and not result.message:
         return ""
     detail = f"({result.message})" if result.message else f"with status {result.status}"
-    return f"{result.ending.replace('_', ' ')} {detail}: {result.output[-_TAIL:].strip() or 'no output'}"
+    said = result.output[-_TAIL:].strip() or "no output"
+    return f"{result.ending.replace('_', ' ')} {detail}: {said}"
 
 
 def score_of(result: Ended) -> tuple[float | None, dict[int, float]]:
@@ -325,8 +334,8 @@ def score_of(result: Ended) -> tuple[float | None, dict[int, float]]:
         score = math.fsum(t for t in turns if _is_number(t))
     if not _is_number(score) or not isinstance(turns, list) or not all(map(_is_number, turns)):
         raise ValueError(
-            f"it wrote {result.score[:_TAIL]!r} into the file of VERL_HPC_SCORE; expected a number, "
-            'or {"score": a number, "turns": [a number for each turn]}'
+            f"it wrote {result.score[:_TAIL]!r} into the file of VERL_HPC_SCORE; expected a "
+            'number, or {"score": a number, "turns": [a number for each turn]}'
         )
     assert score is not None
     return float(score), {number: float(reward) for number, reward in enumerate(turns)}

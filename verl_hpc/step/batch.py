@@ -76,8 +76,8 @@ COLUMNS: dict[str, Column] = {
 trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
 of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
 with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
-PROGRAM_REWARDS are those that a program wrote, and NaN at the last
-token if it wrote none. IMAGES are those of the prompt (`hf.pictures.packed`), in runs whose model reads images.
+PROGRAM_REWARDS are those that a program wrote, and NaN at the last token if it wrote none. IMAGES
+are those of the prompt (`hf.pictures.packed`), in runs whose model reads images.
 """
 
 

@@ -121,7 +121,7 @@ def test_a_chat_with_tools_whole_and_streamed_is_one_row():
 
 
 def test_messages_of_anthropic_whole_and_streamed():
-    with serving(CALL, tool_parser="hermes") as (endpoint, model):
+    with serving(CALL, tool_parser="hermes") as (endpoint, _):
         recorded = session()
         client = of_anthropic(endpoint, endpoint.open(0, recorded))
         tool = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
@@ -150,7 +150,7 @@ def test_texts():
         text = "hi "
         for stream in (False, True):
             reply = client.completions.create(model="policy", prompt=text, stream=stream)
-            text += ([*reply][0] if stream else reply).choices[0].text + " more "
+            text += (next(iter(reply)) if stream else reply).choices[0].text + " more "
         assert len(recorded.branches({})) == 1
 
 

@@ -110,6 +110,11 @@ def test_branches_share_a_turn_that_one_of_them_trains_on():
     assert [sum(row.response.mask) for row in (one, two)] == [2 * len(words), len(words)]
     assert one.rewards == {len(words) - 1: 0.25}
     assert two.rewards == {len(two.response.tokens) - 1: 0.5}
+    (answer,) = program.session.answer({})
+    assert (answer.response.tokens, sum(answer.response.mask)) == (
+        two.response.tokens,
+        2 * len(words),
+    )
 
 
 def test_clients_may_write_a_message_anew():

@@ -148,17 +148,3 @@ def test_scores():
     for text in ("[]", "{}", '"1"', '{"turns": 1, "score": 1}', '{"turns": ["1"]}', "1e999", "]"):
         with pytest.raises(ValueError, match="expected a number"):
             of(text)
-
-
-def test_settings_that_contradict_it():
-    base = {"program": {"command": ["a"]}}
-    for setting, value in (
-        ("engine", "hf"),
-        ("environment", {"name": "calculator"}),
-        ("staleness", 1),
-        ("on_interrupt", "keep"),
-        ("balance", "stealing"),
-        ("structured", {"regex": "a"}),
-    ):
-        with pytest.raises(ValueError, match=f"program with {setting}"):
-            RolloutConfig.model_validate(base | {setting: value})

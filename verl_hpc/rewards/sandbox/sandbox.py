@@ -13,7 +13,7 @@ from typing import Literal
 
 from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.package import FOLDER
-from verl_hpc.rewards.sandbox.containment import Answer, Interpreter, Limits, Result
+from verl_hpc.rewards.sandbox.containment import Interpreter, Limits, Result
 from verl_hpc.rewards.sandbox.keeper import Job
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
@@ -96,15 +96,15 @@ def _run(job: Job) -> Result:
         ours.settimeout(job.limits.timeout_s + _ENDS_WITHIN_S)
         try:
             send(ours, asdict(job))
-            answer = as_record(receive(ours), Answer)
+            answer = receive(ours)
         except (EOFError, OSError) as error:
             raise SandboxError(
                 "the sandbox's helper gives no answer about a program "
                 f"({type(error).__name__}); is the node out of memory or processes?"
             ) from error
-    if answer.result is None:
-        raise SandboxError(f"a program could not be run: {answer.failure}")
-    return answer.result
+    if answer["failure"]:
+        raise SandboxError(f"a program could not be run: {answer['failure']}")
+    return as_record(answer["result"], Result)
 
 
 @cache

@@ -20,7 +20,13 @@ from typing import IO
 
 from verl_hpc.agents import forward
 from verl_hpc.agents.programs import Ended, ProgramJob
-from verl_hpc.rewards.sandbox.containment import HOME, environment, namespaces, restrict
+from verl_hpc.rewards.sandbox.containment import (
+    HOME,
+    environment,
+    interpreter_of,
+    namespaces,
+    restrict,
+)
 from verl_hpc.rewards.sandbox.keeper import Started, answer, directory, keep
 from verl_hpc.rewards.sandbox.seccomp import filter_program
 from verl_hpc.runtime.children import adopt_orphans, end_children, outlive_parent
@@ -79,7 +85,7 @@ def _started(job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=outside,
+            cwd=outside if contained else job.directory or outside,
             env=_variables(job, home),
             pass_fds=fds,
             start_new_session=True,
@@ -90,18 +96,17 @@ def _started(job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
 
 
 def _bubblewrap(job: ProgramJob, status_fd: int, rules_fd: int, row_fd: int) -> list[str]:
-    limits, here = job.limits, Path(sys.executable)
-    paths = [sys.prefix, sys.base_prefix, str(here.resolve().parents[1]), *_OF_USERS]
-    if job.directory is not None:
-        paths.append(job.directory)
+    limits, paths = job.limits, interpreter_of(None, _OF_USERS).paths
     share = job.network == "node"
     words = namespaces(paths, limits, status_fd, rules_fd, share_network=share)
+    if job.directory is not None:
+        words += ["--ro-bind", job.directory, job.directory]
     # Semaphores and shared memory of several processes.
     words += ["--size", str(limits.files_bytes), "--tmpfs", "/dev/shm"]  # noqa: S108
     words += ["--ro-bind", forward.__file__, f"{_INSIDE}/forward.py"]
     words += ["--ro-bind", job.socket, f"{_INSIDE}/endpoint"]
     words += ["--file", str(row_fd), f"{HOME}/{_ROW}", "--remount-ro", "/"]
-    return [*words, "--as-pid-1", "--"]
+    return [*words, "--chdir", job.directory or HOME, "--as-pid-1", "--"]
 
 
 _OF_USERS = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Literal
 from weakref import WeakSet
 
@@ -25,7 +26,7 @@ class ProgramJob:
     """A program to run, which speaks to a model endpoint.
 
     It finds the endpoint in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, and a directory of its own,
-    where it starts and which is removed after it, in HOME and TMPDIR.
+    which is removed after it, in HOME and TMPDIR.
     """
 
     command: Sequence[str]
@@ -42,7 +43,8 @@ class ProgramJob:
     network: Literal["none", "node"]
     """none: under bubblewrap it reaches its endpoint alone."""
     directory: str | None
-    """Directory that it may read under bubblewrap, at the same path."""
+    """Absolute path of a directory where it starts, and which it may read under bubblewrap; None
+    starts it in its own."""
     limits: Limits
     """Limits of all its processes together. Each open connection to the endpoint counts as two
     tasks; memory that processes share counts for each of them; its error output is part of its
@@ -136,3 +138,9 @@ class Programs:
         self._helper.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._helper.process.wait(_ENDS_WITHIN_S)
+
+
+@cache
+def start_programs() -> Programs:
+    """Return this process's programs; its helper is started once, before MPI if possible."""
+    return Programs()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -72,6 +75,16 @@ class Interpreter:
     """Directories that it needs, and that programs may read."""
 
 
+@cache
+def interpreter_of(python: str | None, paths: tuple[str, ...]) -> Interpreter:
+    """Return an interpreter, this process's for None, with what it needs and further paths."""
+    path = python or sys.executable
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix) if python is None else ()
+    # A virtual environment's interpreter is a link.
+    real = str(Path(path).resolve().parents[1])
+    return Interpreter(path, (*own, real, *paths))
+
+
 def environment(home: str) -> dict[str, str]:
     """Return all environment variables of a program."""
     return {
@@ -113,7 +126,7 @@ def namespaces(
     words += ["--size", str(limits.files_bytes), "--tmpfs", HOME]
     for path in dict.fromkeys((*_SYSTEM, *paths)):
         words += ["--ro-bind-try", path, path]
-    words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--chdir", HOME]
+    words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     return words
 
 
@@ -126,7 +139,7 @@ def bubblewrap(
         OSError: bubblewrap is not installed.
     """
     words = namespaces(interpreter.paths, limits, status_fd, rules_fd, share_network=False)
-    words += ["--ro-bind-data", str(program_fd), f"{HOME}/{PROGRAM}"]
+    words += ["--ro-bind-data", str(program_fd), f"{HOME}/{PROGRAM}", "--chdir", HOME]
     words += ["--remount-ro", "/", "--", *command(interpreter, HOME)]
     return words
 
@@ -158,6 +171,7 @@ def restrict(limits: Limits, *, filtered: bool, tree: bool = False) -> Callable[
         _limit(resource.RLIMIT_NOFILE, _OF_A_TREE if tree else _MOST_OPEN_FILES)
         if tree:
             adopt_orphans()
+            os.nice(10)  # for ranks, and for the keeper, which must see in time what grows fast
         else:
             # Interpreters and libraries reserve more than they use.
             _limit(resource.RLIMIT_AS, max(4 * limits.memory_bytes, 4096 * MIB))

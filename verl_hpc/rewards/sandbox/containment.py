@@ -7,6 +7,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -165,6 +166,8 @@ def restrict(limits: Limits, *, filtered: bool, tree: bool = False) -> Callable[
 
     def run() -> None:
         end_with_parent()
+        with suppress(OSError):  # a node without memory ends programs before ranks
+            Path("/proc/self/oom_score_adj").write_text("1000")
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_CPU, cpu_s)
         _limit(resource.RLIMIT_FSIZE, limits.files_bytes)

@@ -4,9 +4,9 @@ import re
 from contextlib import closing
 
 import pytest
-from verl_hpc.agents.programs import Ended
 
 from tests.generated import feed_of
+from verl_hpc.agents.programs import Ended
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import select
 import selectors
 import time
 import zlib
@@ -23,7 +25,7 @@ from verl_hpc.config.program import ProgramConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.errors import EnvironmentStepError, ModelError
+from verl_hpc.errors import ConfigError, EnvironmentStepError, ModelError, SandboxError
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
 from verl_hpc.runtime.control import Control
@@ -42,13 +44,19 @@ class ProgramHost:
         encoder: the run's encoder.
 
     Raises:
-        ConfigError: vLLM has no parser of a name that the configuration gives.
+        ConfigError: vLLM has no parser of a name that the configuration gives, or programs cannot
+            be started here.
         ModelError: the chat template writes no messages behind a turn of the model, or the model
             reads images.
     """
 
     def __init__(self, config: RolloutConfig, encoder: Encoder) -> None:
         assert config.program is not None
+        directory = config.program.directory
+        if directory is not None and not Path(directory).is_dir():
+            raise ConfigError(
+                f"rollout.program.directory = {directory}: there is no such directory here"
+            )
         if encoder.reads_images:
             raise ModelError(
                 "rollout.program with a model that reads images: requests have none; choose a "
@@ -61,6 +69,33 @@ class ProgramHost:
         ends = {tokenizer.eos_token_id, encoder.turn_end, *config.stop_token_ids} - {None}
         parsers = self.config.tool_parser, self.config.reasoning_parser
         self._replies = Replies(tokenizer, ends, *parsers)
+        self._try_a_program()
+
+    def _try_a_program(self) -> None:
+        """Raises: ConfigError: no program can be started here as the configuration says."""
+        setting = f"rollout.program.sandbox = {self.config.sandbox}"
+        try:
+            program = self.programs.begin(self.job(["true"], "{}", os.devnull, "none"))
+            while (ended := program.ended()) is None:
+                select.select([program], [], [])
+        except SandboxError as error:
+            raise ConfigError(f"{setting}: {error}; docs/agents.md says what it needs") from error
+        if failure := failure_of(ended):
+            raise ConfigError(f"{setting}: a program that does nothing has {failure}")
+
+    def job(self, command: Sequence[str], row: str, address: str, token: str) -> ProgramJob:
+        """Return a program to start.
+
+        Args:
+            command: its words.
+            row: JSON text of its row.
+            address: socket of the endpoint.
+            token: its key there.
+        """
+        config = self.config
+        directory = str(Path(config.directory).resolve()) if config.directory else None
+        where = config.sandbox, config.network, directory, limits_of(config)
+        return ProgramJob(command, row, address, token, *where)
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -230,19 +265,10 @@ class _Episodes:
         self._selector.close()
 
     def _begin(self, index: int) -> None:
-        problem, config = self._problems[index], self._config
-        session = Session(self._host.writer)
-        token = self._host.endpoint.open(index, session)
-        job = ProgramJob(
-            config.command,
-            row_of(problem),
-            self._host.endpoint.address,
-            token,
-            config.sandbox,
-            config.network,
-            str(Path(config.directory).resolve()) if config.directory else None,
-            limits_of(config),
-        )
+        session, endpoint = Session(self._host.writer), self._host.endpoint
+        token = endpoint.open(index, session)
+        row = row_of(self._problems[index])
+        job = self._host.job(self._config.command, row, endpoint.address, token)
         program = self._host.programs.begin(job)
         self._running[index] = _Running(program, session, token)
         self._selector.register(program, selectors.EVENT_READ, index)

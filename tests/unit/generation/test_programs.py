@@ -7,10 +7,11 @@ import pytest
 
 from tests.generated import feed_of
 from verl_hpc.agents.programs import Ended
+from verl_hpc.agents.programs import Programs as Starter
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
-from verl_hpc.errors import EnvironmentStepError
+from verl_hpc.errors import ConfigError, EnvironmentStepError
 from verl_hpc.generation.programs import ProgramHost, Programs, score_of
 from verl_hpc.rollout.protocol import Sampling, never
 from verl_hpc.runtime.one_rank import LocalControl
@@ -134,6 +135,18 @@ def test_an_interrupted_call_ends_its_programs(host_of, tmp_path):
     responses, _ = run(host_of(code, tmp_path), interrupted)
     assert all(response.finish_reason == "unfinished" for response in responses)
     assert asked[-1]
+
+
+def test_what_cannot_be_started_is_an_error_at_start(host_of, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"rollout.program.directory = .*none: there is no such"):
+        host_of("", tmp_path, directory=str(tmp_path / "none"))
+    # As where bubblewrap is not installed, or may make no namespaces.
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2; exit 1")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("verl_hpc.generation.programs.start_programs", Starter)
+    with pytest.raises(ConfigError, match=r"rollout.program.sandbox = bubblewrap: .*no namespaces"):
+        host_of("", tmp_path, sandbox="bubblewrap")
 
 
 def test_scores():

@@ -1,6 +1,9 @@
 """The process that keepers of programs are forked from: `python -m verl_hpc.agents.helper FD`.
 
-Programs --socket--> helper --fork--> keeper --exec--> [bubblewrap,] forward.py --> the program
+    helper --fork--> guard --fork--> keeper --exec--> [bubblewrap,] forward.py --> the program
+
+Whichever of guard and keeper is killed, the other one ends the program and clears up; a guard ends
+with the helper.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 from verl_hpc.agents import forward
 from verl_hpc.agents.programs import Ended, ProgramJob
@@ -27,10 +31,11 @@ from verl_hpc.rewards.sandbox.containment import (
     namespaces,
     restrict,
 )
-from verl_hpc.rewards.sandbox.keeper import Started, answer, directory, keep
+from verl_hpc.rewards.sandbox.keeper import Started, answer, keep, remove_directory
 from verl_hpc.rewards.sandbox.seccomp import filter_program
-from verl_hpc.runtime.children import adopt_orphans, end_children, outlive_parent
+from verl_hpc.runtime.children import adopt_orphans, end_children, wait_for
 from verl_hpc.runtime.helper_process import serve
+from verl_hpc.runtime.processes import end_all
 
 _LOOK_EVERY_S = 0.1
 _ENDS_WITHIN_S = 30.0
@@ -41,13 +46,35 @@ _FORWARDER = 2
 """Threads of the forwarder; bubblewrap adds a process outside the sandbox."""
 
 
-def run(job: ProgramJob, patron: socket.socket) -> Ended:
-    """Run one program to its end; raises as `keep`."""
+def guard(patron: socket.socket) -> None:
+    """Have a keeper run what a patron asks for."""
     # Slurm sends it to all processes; the patron's end says when to stop, and to clear up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    outlive_parent()  # for as long as it takes to clear up
+    adopt_orphans()
+    # The keeper makes it, so that one of both is there to remove it.
+    directory = f"{tempfile.gettempdir()}/verl_hpc_program_{uuid4().hex}"
+    keeper = os.fork()
+    if keeper == 0:
+        answer(ProgramJob, partial(run, directory), patron)
+        return
+    wait_for(keeper)
+    end_all(os.getpid())
+    remove_directory(directory)
+
+
+def run(directory: str, job: ProgramJob, patron: socket.socket) -> Ended:
+    """Run one program to its end; raises as `keep`.
+
+    Args:
+        directory: what the program's becomes, if it has none in memory.
+        job: the program.
+        patron: socket of the process that asked.
+    """
     with tempfile.TemporaryFile() as report:
-        result = keep(_started(job, report), job.limits, patron, _LOOK_EVERY_S)
+        try:
+            result = keep(_started(directory, job, report), job.limits, patron, _LOOK_EVERY_S)
+        finally:
+            remove_directory(directory)
         read = os.pread(report.fileno(), 2 * forward.MOST_SCORE_BYTES, 0)
     kind, text = read[:1], read[1:].decode(errors="replace")
     ended = Ended(result.ending, result.status, result.stdout, None, result.wall_s, result.message)
@@ -59,16 +86,15 @@ def run(job: ProgramJob, patron: socket.socket) -> Ended:
 
 
 @contextmanager
-def _started(job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
+def _started(directory: str, job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
     contained = job.sandbox == "bubblewrap"
     with (
         tempfile.TemporaryFile() as row,
         tempfile.TemporaryFile() as status,
         tempfile.TemporaryFile() as rules,
-        directory(contained) as outside,
     ):
         words, fds = [], [report.fileno()]
-        endpoint, forwarder, home = job.socket, forward.__file__, outside
+        endpoint, forwarder, home = job.socket, forward.__file__, directory
         if contained:
             rules.write(filter_program(tree=True))
             row.write(job.row.encode())
@@ -78,6 +104,7 @@ def _started(job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
             words = _bubblewrap(job, *fds[1:])
             endpoint, forwarder, home = f"{_INSIDE}/endpoint", f"{_INSIDE}/forward.py", HOME
         else:
+            Path(home).mkdir(mode=0o700)
             Path(home, _ROW).write_text(job.row)
         words += [sys.executable, "-I", "-S", "-B", forwarder, endpoint, str(report.fileno())]
         process = subprocess.Popen(
@@ -85,7 +112,7 @@ def _started(job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=outside if contained else job.directory or outside,
+            cwd="/" if contained else job.directory or directory,
             env=_variables(job, home),
             pass_fds=fds,
             start_new_session=True,
@@ -109,7 +136,10 @@ def _bubblewrap(job: ProgramJob, status_fd: int, rules_fd: int, row_fd: int) -> 
     return [*words, "--chdir", job.directory or HOME, "--as-pid-1", "--"]
 
 
-_OF_USERS = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
+_OF_USERS = (
+    *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf"),
+    *("/etc/resolv.conf", "/etc/ssl"),
+)
 """What shells, git and clients of HTTP look up."""
 
 
@@ -131,7 +161,7 @@ def _variables(job: ProgramJob, home: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    adopt_orphans()  # of a keeper that was killed
-    serve(socket.socket(fileno=int(sys.argv[1])), partial(answer, ProgramJob, run))
+    tempfile.gettempdir()  # once for all; it writes a file to find out
+    serve(socket.socket(fileno=int(sys.argv[1])), guard)
     # Keepers see that nobody waits for them, and clear up.
     end_children(_ENDS_WITHIN_S)

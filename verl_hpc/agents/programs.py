@@ -60,7 +60,8 @@ class Ended:
     """killed: its first process, by a signal that no limit sends."""
     status: int
     """Exit status of its first process where it exited, 127 where there is no such command, the
-    number of the signal where it was killed, else 0."""
+    number of the signal where it was killed, else 0. As in a shell, statuses above 128 are those
+    of killed ones."""
     output: str
     """Output and error output. Bytes that are not UTF-8 are replaced."""
     score: str | None

@@ -59,11 +59,6 @@ def end_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
-def outlive_parent() -> None:
-    """Undo `end_with_parent`."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
-
-
 def wait_for(child: int) -> int:
     """Wait until a child ends, also for others that do so before; return its exit code."""
     while True:

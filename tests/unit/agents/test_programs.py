@@ -426,7 +426,7 @@ def test_without_a_helper_programs_end(endpoint, directories):
     helper = programs._helper.process
     job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, LIMITS)
     program = programs.begin(job)
-    wait_for(lambda: len(below(helper.pid, 100)) == 3)  # keeper, forwarder, sleep
+    wait_for(lambda: len(below(helper.pid, 100)) == 4)  # guard, keeper, forwarder, sleep
     left = below(helper.pid, 100)
     helper.kill()
     helper.wait()
@@ -438,12 +438,17 @@ def test_without_a_helper_programs_end(endpoint, directories):
     assert list(directories.iterdir()) == []
 
 
-@in_a_sandbox
-def test_a_keeper_that_is_killed_takes_its_program_along(start, programs):
-    program = start(["sleep", "600"])
+@pytest.mark.parametrize("number", range(3))
+def test_nothing_is_left_by_those_that_are_killed(start, programs, number):
+    """Neither by the guard, the keeper nor the first process that the keeper starts."""
+    program = start(DAEMON + WAITS)
     helper = programs._helper.process.pid
-    wait_for(lambda: len(below(helper, 100)) == 4)
-    os.kill(below(helper, 100)[0], signal.SIGKILL)
+    around = {"none": 3, "bubblewrap": 4}[start.sandbox]
+    wait_for(lambda: len(below(helper, 100)) == around + 2)
+    os.kill(below(helper, 100)[number], signal.SIGKILL)
+    if number == 2:
+        assert finish(program).ending == "killed"
+        return
     with pytest.raises(SandboxError, match="looks after a program is gone"):
         finish(program)
 
@@ -478,7 +483,7 @@ def test_a_killed_rank_leaves_nothing(start, endpoint, directories):
         stdout=subprocess.PIPE,
     )
     helper = int(rank.stdout.readline())
-    around = {"none": 2, "bubblewrap": 3}[start.sandbox]  # keeper and forwarder, bubblewrap
+    around = {"none": 3, "bubblewrap": 4}[start.sandbox]
     wait_for(lambda: len(below(helper, 100)) == 3 * (around + 3))
     everything = [helper, *below(helper, 100)]
     rank.kill()

@@ -78,7 +78,8 @@ def answer(kind: type[T], work: Callable[[T, socket.socket], Any], patron: socke
         os._exit(0)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
-    send(patron, {"result": result, "failure": failure})
+    with suppress(OSError):
+        send(patron, {"result": result, "failure": failure})
 
 
 def run(job: Job, patron: socket.socket) -> Result:
@@ -161,7 +162,7 @@ def _started(job: Job) -> Iterator[Started]:
         tempfile.TemporaryFile() as program,
         tempfile.TemporaryFile() as status,
         tempfile.TemporaryFile() as rules,
-        directory(job.contained) as home,
+        _directory(job.contained) as home,
     ):
         stdin.write(job.stdin.encode(errors="replace"))
         stdin.seek(0)
@@ -196,7 +197,7 @@ def _started(job: Job) -> Iterator[Started]:
 
 
 @contextmanager
-def directory(contained: bool) -> Iterator[str]:
+def _directory(contained: bool) -> Iterator[str]:
     """Make the program's directory, where it may write; with namespaces it has one in memory."""
     if contained:
         yield "/"
@@ -205,6 +206,14 @@ def directory(contained: bool) -> Iterator[str]:
     try:
         yield path
     finally:
+        remove_directory(path)
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory, if it is there, whatever a program has put there."""
+    with suppress(OSError):
+        Path(path).rmdir()
+    if Path(path).exists():
         # Both work at any depth, also in directories whose permissions the program has removed.
         for words in (["chmod", "-R", "u+rwx", path], ["rm", "-rf", path]):
             subprocess.run(words, env=environment(path), stderr=subprocess.DEVNULL, check=False)

@@ -37,7 +37,7 @@ def recipe(here, model, directory, name, *words, on_error="stop", **rollout):
     if here.world.rank == 0:
         (directory / f"{name}.py").write_text(AGENT)
     program = {"command": ["python", f"{name}.py", *words], "directory": str(directory)}
-    program |= {"sandbox": "none", "on_error": on_error}
+    program |= {"sandbox": "none", "network": "node", "on_error": on_error}
     limits = {"engine": "vllm", "kv_cache_gib": 0.03, "temperature": 1.0, "program": program}
     limits |= {"max_prompt_tokens": 96, "max_response_tokens": 60}
     return run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from verl_hpc.section import Number, PathText, Positive, Seconds, Section
 
@@ -25,7 +25,8 @@ class ProgramConfig(Section):
     """bubblewrap gives it namespaces of its own and a home in memory; none contains nothing but its
     processes."""
     network: Literal["none", "node"] = "none"
-    """none leaves it the model's endpoint alone; node leaves it the node's network."""
+    """none leaves it the model's endpoint alone; node leaves it the node's network, as it has to be
+    with sandbox: none."""
     max_turns: Positive = 64
     """Most turns of the model in one program, those of all its conversations together."""
     max_programs: Positive = 128
@@ -45,3 +46,12 @@ class ProgramConfig(Section):
     on_error: Literal["stop", "end"] = "stop"
     """Effect of a program that fails, or writes no score that reward.function: program needs: end
     the run, or keep what it did and count it, with a score of 0 where it wrote none."""
+
+    @model_validator(mode="after")
+    def _network_is_closed_by_a_sandbox(self) -> ProgramConfig:
+        if self.sandbox == "none" and self.network == "none":
+            raise ValueError(
+                "network = none with sandbox = none, which closes no network; set network: node, "
+                "or sandbox: bubblewrap"
+            )
+        return self

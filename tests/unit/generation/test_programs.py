@@ -45,7 +45,7 @@ def host_of():
     def make(code, tmp_path, **config):
         agent = tmp_path / "agent.py"
         agent.write_text(AGENT + code)
-        config = {"command": ["python", str(agent)], "sandbox": "none"} | config
+        config = {"command": ["python", str(agent)], "sandbox": "none", "network": "node"} | config
         limits = {"max_prompt_tokens": 8, "max_response_tokens": 40}
         rollout = RolloutConfig.model_validate({"program": config, **limits})
         hosts.append(ProgramHost(rollout, Encoder(LetterTokenizer())))

@@ -119,12 +119,12 @@ def keep(
             _end_groups()
             if not processes.end_all(os.getpid()):
                 raise OSError("processes that a program has started cannot be ended")
+        try:
+            watch.drain()
+        except LimitError as met:
+            result = replace(result, ending=met.ending, status=0, message=met.message)
         if result.ending == "exited" and not started.setup_finished():
             raise OSError(f"bubblewrap: {(watch.text('stderr') or watch.text('stdout')).strip()}")
-    try:
-        watch.drain()
-    except LimitError as met:
-        result = replace(result, ending=met.ending, status=0, message=met.message)
     stdout, stderr = watch.text("stdout"), watch.text("stderr")
     wall_s = time.monotonic() - start
     return _named(replace(result, stdout=stdout, stderr=stderr, wall_s=wall_s))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed]
+# usage: launch/examples.sh calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed]
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
+#   calculator_agent the same, and the calculator is a program that asks the model for turns
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   grpo_context the quickstart's GRPO: two ranks share every sequence in training
 #   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
@@ -15,7 +16,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-examples="calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision"
+examples="calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision"
 name=${1:?usage: launch/examples.sh $examples [seed]} seed=${2:-0}
 if [[ "|$examples|" != *"|$name|"* ]]; then
     printf 'no example %s; choose %s\n' "$name" "${examples//|/, }" >&2
@@ -44,13 +45,13 @@ decoder() { # SIZES [OPTION...]
 quickstart_decoder='{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
     "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
 case $name in
-calculator)
+calculator | calculator_agent)
     say "1 of 3: sums, a decoder with random weights, and its supervised warm-up"
     run "$python" examples/sums.py --out "$runs/data" --seed "$seed"
     decoder "$quickstart_decoder"
     train calculator_sft sft.jsonl model
     say "2 of 3: reinforcement learning, with a calculator that answers calls"
-    train calculator rl.jsonl calculator_sft/checkpoints/latest \
+    train "$name" rl.jsonl calculator_sft/checkpoints/latest \
         "evaluation.sets.sums.source.paths=[$runs/data/evaluation.jsonl]"
     ;;
 grpo_async | grpo_context | ppo_split)

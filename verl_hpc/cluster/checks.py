@@ -255,6 +255,9 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.paths", path) for path in source.paths if not is_url(path))
     for name, reference in own_code(config):
         yield name, reference.rpartition(":")[0]
+    program = config.rollout.program
+    if program is not None and program.directory is not None:
+        yield "rollout.program.directory", program.directory
 
 
 def files_of(name: str, file: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.config.program import ProgramConfig
 from verl_hpc.config.vllm_options import refuse_owned
 from verl_hpc.section import (
     Fraction,
@@ -182,6 +183,8 @@ class RolloutConfig(Section):
     environment: EnvironmentConfig | None = None
     """Environment that answers the model between its turns (docs/environments.md); null has one
     turn per response."""
+    program: ProgramConfig | None = None
+    """Program that is started for each response and asks the model for turns (docs/agents.md)."""
     verify: VerifyConfig = VerifyConfig()
 
     @model_validator(mode="after")

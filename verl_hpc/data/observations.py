@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from verl_hpc.data.messages import Message
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.turns import SAID, special_tokens, turn_ending
 from verl_hpc.errors import DataError, ModelError
@@ -34,7 +35,7 @@ class Observations:
         if is_chat:
             self._special = special_tokens(encoder.tokenizer)
             self._ending = turn_ending(encoder.template, self._special).written
-            self._after_a_turn("x")
+            self._after_a_turn([{"role": role, "content": "x"}])
 
     def tokens(
         self, text: str, response: Sequence[int], arguments: Mapping[str, Any] | None = None
@@ -52,7 +53,20 @@ class Observations:
         """
         if not self._is_chat:
             return self._encoder.continued(text)
-        after = self._after_a_turn(text, arguments)
+        return self.messages([{"role": self._role, "content": text}], response, arguments)
+
+    def messages(
+        self,
+        messages: Sequence[Message],
+        response: Sequence[int],
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return `tokens` for messages of several roles, in a chat.
+
+        Raises:
+            ModelError: for the reasons of `tokens`.
+        """
+        after = self._after_a_turn(messages, arguments)
         name = self._encoder.tokenizer.convert_ids_to_tokens(response[-1]) if response else None
         if not isinstance(name, str) or not self._special.fullmatch(name):
             return self._encoder.continued(after)
@@ -66,18 +80,18 @@ class Observations:
             return after.lstrip("\n ").removeprefix(name)
         return after.removeprefix(self._ending)
 
-    def _after_a_turn(self, text: str, arguments: Mapping[str, Any] | None = None) -> str:
-        messages = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": SAID},
-            {"role": self._role, "content": text},
-        ]
+    def _after_a_turn(
+        self, messages: Sequence[Message], arguments: Mapping[str, Any] | None = None
+    ) -> str:
+        told = [{"role": "user", "content": "x"}, {"role": "assistant", "content": SAID}]
         try:
-            whole = self._encoder.template.render(messages, "an observation", arguments, asks=True)
+            whole = self._encoder.template.render(
+                [*told, *messages], "an observation", arguments, asks=True
+            )
         except DataError as error:
             raise ModelError(
-                f"{error}; it has to write a message of role {self._role} behind one of the model: "
-                "choose another role for observations"
+                f"{error}; it has to write a message of role {messages[0]['role']} behind one of "
+                "the model: choose another role for observations"
             ) from error
         _, mark, after = whole.partition(SAID)
         if not mark:

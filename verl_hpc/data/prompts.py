@@ -270,7 +270,7 @@ class Encoder:
                 f"{problem.where}: {left_out}, and its prompt is a text that no chat template is "
                 "applied to; set data.chat: always, or leave it out"
             )
-        return self._text_ids(_plain(problem.prompt, problem.where))
+        return self.text_ids(_plain(problem.prompt, problem.where))
 
     def _left_out(self, problem: Problem) -> str | None:
         """Describe what only a chat template would write and is left out, or None."""
@@ -284,7 +284,7 @@ class Encoder:
             return f"the row gives a chat template {', '.join(problem.template_arguments)}"
         return None
 
-    def _text_ids(self, text: str) -> list[int]:
+    def text_ids(self, text: str) -> list[int]:
         """Return the tokens of a text to continue: with a single beginning-of-text token, even if
         the text brings its own, and without the end that some tokenizers add to every text."""
         ids = list(self.tokenizer.encode(text))

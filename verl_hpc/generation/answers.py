@@ -29,11 +29,13 @@ class Answer:
     mask: tuple[int, ...]
     """1 for each token that the model sampled."""
     truncated: bool
+    rewards: tuple[float, ...] | None = None
+    """Rewards of the tokens that a program wrote."""
 
     @property
     def key(self) -> Hashable:
         """Key that is equal for answers that a reward function cannot distinguish."""
-        return self.problem.index, self.tokens, self.mask, self.truncated
+        return self.problem.index, self.tokens, self.mask, self.truncated, self.rewards
 
     def request(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> Request:
         """Return the request to reward functions.
@@ -70,6 +72,7 @@ class Answer:
             self.truncated,
             problem.columns,
             stop_reason(tokenizer, self.tokens, self.truncated, stop),
+            program_rewards=self.rewards,
         )
 
 

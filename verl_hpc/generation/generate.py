@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from verl_hpc.rollout.partial import VersionedResponse
 from verl_hpc.rollout.protocol import (
     NOT_BEGUN,
     NOT_FINITE,
+    Episode,
     Feed,
     FeedAround,
     Request,
@@ -35,6 +37,7 @@ from verl_hpc.step.batch import (
     EXPERTS,
     IMAGES,
     MASK,
+    PROGRAM_REWARDS,
     ROLLOUT_LOG_PROBS,
     TOKENS,
     VERSIONS,
@@ -47,6 +50,9 @@ from verl_hpc.step.batch import (
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.sample_rows import sample_rows, samples_of
+
+if TYPE_CHECKING:
+    from verl_hpc.generation.programs import Programs
 
 
 class ScoredAhead(FeedAround):
@@ -117,10 +123,12 @@ def generate(
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
     complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
-    mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = prompts is not None and not prompts.is_empty
     unfinished = ended_early or len(complete) < len(current)
+    if settings.programs is not None:
+        complete = [row for whole in complete for row in _rows(*whole)]
+    mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
         remember(rollout, settings, rows, known)
@@ -128,7 +136,7 @@ def generate(
         rollout.queue.learn(rows, samples)
     columns = _columns(place, settings, samples, complete)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
-    if settings.environments is not None:
+    if settings.environments is not None or settings.programs is not None:
         metrics |= turn_metrics(place, columns, failures)
     return (samples, columns), metrics
 
@@ -179,11 +187,19 @@ def _answered(
         feed = FromQueue(feed, prompts, groups, rollout.engine.at_a_time)
     if settings.tagged:
         feed = InFlight(feed, {i for i, slot in enumerate(slots) if slot.step == rows.step})
-    if settings.scoring is not None and settings.scoring.ahead is not None:
+    if (
+        settings.scoring is not None
+        and settings.scoring.ahead is not None
+        and not settings.programs
+    ):
         settings.scoring.ahead.forget_before(rows.step)
         feed = ScoredAhead(feed, place, settings.scoring, slots)
     failures: Sequence[str] = ()
-    if settings.environments is None:
+    if settings.programs is not None:
+        with closing(_programs(feed, rollout, settings, slots)) as programs:
+            rollout.engine.generate(programs, settings.sampling)
+        failures = programs.failures
+    elif settings.environments is None:
         rollout.engine.generate(feed, settings.sampling)
     else:
         with closing(_conversations(feed, rollout, settings, slots)) as conversations:
@@ -218,6 +234,40 @@ def _conversations(
         settings.sampling,
         rollout.replica_control,
     )
+
+
+def _programs(
+    feed: Feed, rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
+) -> Programs:
+    from verl_hpc.generation.programs import Programs
+
+    host, control = settings.programs, rollout.replica_control
+    assert host is not None and control is not None
+    return Programs(
+        feed,
+        host.config,
+        host if control.rank == 0 else None,
+        [slot.problem for slot in slots],
+        lambda index, number: response_seed(settings, slots[index], number),
+        control,
+        settings.trains,
+    )
+
+
+_MOST_BRANCHES = 1024
+
+
+def _rows(slot: Slot, tagged: VersionedResponse) -> list[tuple[Slot, VersionedResponse]]:
+    """Return the rows of a program's branches, each with the index of a slot of its own."""
+    episode = tagged.response.episode
+    assert episode is not None, "a program has ended"
+    rows = []
+    for number, branch in enumerate(episode.branches[:_MOST_BRANCHES]):
+        index = slot.index * _MOST_BRANCHES + number
+        here = replace(slot, index=index, prompt=branch.prompt)
+        only = replace(branch.response, episode=Episode((branch,), episode.score))
+        rows.append((here, VersionedResponse(only, (0,) * len(only.tokens))))
+    return rows
 
 
 def _tagged(response: Response, begun: VersionedResponse, version: int) -> VersionedResponse:
@@ -270,12 +320,26 @@ def _columns(
         name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
         for name, rows in numbers.items()
     }
+    if settings.programs is not None:
+        columns[PROGRAM_REWARDS] = [_rewards(r).to(place.device) for r in responses]
     if settings.encoder.reads_images:
         columns[IMAGES] = [as_bytes(slot.image_bytes) for slot, _ in mine]
     if settings.routed_bytes:
         columns[EXPERTS] = [_expert_bytes(r.experts).to(place.device) for r in responses]
         widths[EXPERTS] = settings.routed_bytes
     return Columns(positions, columns, widths)
+
+
+def _rewards(response: Response) -> torch.Tensor:
+    """Return what a program wrote of one branch, (T,) float64, whose sum is its score; the last
+    token is NaN if it wrote none."""
+    assert response.episode is not None
+    (branch,), score = response.episode.branches, response.episode.score
+    rewards = torch.zeros(len(response.tokens), dtype=torch.float64)
+    for index, reward in branch.rewards.items():
+        rewards[index] = reward
+    rewards[-1] += math.nan if score is None else score - math.fsum(branch.rewards.values())
+    return rewards
 
 
 def _expert_bytes(experts: Any) -> torch.Tensor:

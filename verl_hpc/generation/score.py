@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from verl_hpc.data.mixed import MixedSource
 from verl_hpc.generation.ahead import AsyncScorer
@@ -19,7 +20,7 @@ from verl_hpc.metrics.names import SCORE, SET
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.step.batch import MASK, Columns, Samples, Scores, StepRows
+from verl_hpc.step.batch import MASK, PROGRAM_REWARDS, Columns, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import StepProblems
@@ -92,20 +93,31 @@ def score(
     Raises:
         RewardError: on every rank, if a call failed on one rank and reward.on_error is stop.
     """
-    whole = zip(sequences.positions, sequences.responses(samples), sequences[MASK], strict=True)
+    written = sequences.values.get(PROGRAM_REWARDS) or [None] * len(sequences.positions)
+    whole = zip(
+        sequences.positions, sequences.responses(samples), sequences[MASK], written, strict=True
+    )
     mine = [part for part in whole if is_mine(place, samples.samples[part[0]].index)]
-    positions = [i for i, _, _ in mine]
+    positions = [i for i, *_ in mine]
 
     def run() -> list[Score]:
         problems = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
         answers = [
-            Answer(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated)
-            for p, (i, tokens, mask) in zip(problems, mine, strict=True)
+            Answer(
+                *(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated),
+                rewards=None if rewards is None else _written(rewards),
+            )
+            for p, (i, tokens, mask, rewards) in zip(problems, mine, strict=True)
         ]
         return settings.scores(answers, rows.step)
 
     scores = gather_scores(place, positions, place.control.together(run), len(samples))
     return scores, scores.metrics
+
+
+def _written(rewards: torch.Tensor) -> tuple[float, ...] | None:
+    """Return a row of PROGRAM_REWARDS; None if the program wrote none."""
+    return None if rewards.isnan().any() else tuple(rewards.tolist())
 
 
 @operator()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
@@ -17,6 +18,9 @@ from verl_hpc.step.batch import StepRows
 from verl_hpc.step.operators.assign import share
 from verl_hpc.step.placement import Placement
 from verl_hpc.step.problems import StepProblems
+
+if TYPE_CHECKING:
+    from verl_hpc.generation.programs import ProgramHost
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class GenerateSettings:
     """Whether responses are generated while another step trains; checkpoints then hold them."""
     environments: Environments | None = None
     """Environments of rollout.environment; None for single-turn responses."""
+    programs: ProgramHost | None = None
+    """What runs the programs of rollout.program."""
     routed_bytes: int = 0
     """Bytes per token of recorded experts (`Architecture.routed_bytes`); 0 records no experts."""
     scoring: ScoreSettings | None = None

@@ -19,9 +19,13 @@ list of these.
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 """Keywords with which verl calls functions."""
-MORE_KEYWORDS = ("response_ids", "turns", "truncated", "stop_reason", "row", "prompt")
+MORE_KEYWORDS = (
+    *("response_ids", "turns", "truncated", "stop_reason", "row", "prompt", "program_rewards"),
+)
 NAMES = (*KEYWORDS, *MORE_KEYWORDS)
-OF_THE_RESPONSE = ("solution_str", "response_ids", "turns", "truncated", "stop_reason")
+OF_THE_RESPONSE = (
+    *("solution_str", "response_ids", "turns", "truncated", "stop_reason", "program_rewards"),
+)
 """Those of `NAMES` that differ between responses to one prompt."""
 PLURALS = {f"{name}s": name for name in KEYWORDS}
 """Keywords with which verl's batch reward manager calls functions of a whole list, each with its
@@ -65,6 +69,9 @@ class Request:
     or the text of the stop token."""
     experiment_name: str = ""
     """The run's name."""
+    program_rewards: Sequence[float] | None = None
+    """Rewards of the response's tokens that its program wrote, whose sum is its score; None without
+    a program, or if it wrote none."""
 
     @property
     def row(self) -> Mapping[str, Any]:

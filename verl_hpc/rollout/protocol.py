@@ -89,11 +89,35 @@ class Response:
     """Experts of each token of prompt and response except the last, which no pass read: numpy
     (tokens, layers, k) uint8 or uint16, if the engine records them. They come from the weights that
     first read the token."""
+    episode: Episode | None = field(default=None, compare=False)
+    """What a program did, if one spoke to the model; the response is then its first branch's."""
 
     @property
     def sampled(self) -> tuple[int, ...]:
         """The mask, with `None` expanded to ones."""
         return (1,) * len(self.tokens) if self.mask is None else self.mask
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One conversation of a program, from its first prompt to its last turn."""
+
+    prompt: tuple[int, ...]
+    """Token ids before the first turn."""
+    response: Response
+    """The turns, and what was said between them."""
+    rewards: Mapping[int, float]
+    """Rewards of turns by the index of their last token in the response."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What one program did with the model."""
+
+    branches: tuple[Branch, ...]
+    """Rows to train on, at least one."""
+    score: float | None
+    """Score that the program wrote, or the sum of its turns' rewards; None if it wrote none."""
 
 
 NOT_BEGUN = Response((), (), "unfinished")
@@ -113,6 +137,8 @@ class Request:
     unchanged tokens and log-probs."""
     images: ImagePrompt | None = None
     """Images of the prompt."""
+    max_tokens: int | None = None
+    """Most tokens of the response; None takes those of `Sampling`."""
 
 
 def never() -> bool:

@@ -51,7 +51,8 @@ class Requests:
         self._num_begun += 1
         # The engine takes a copy of them.
         self._parameters.seed = request.seed
-        self._parameters.max_tokens = self._sampling.max_tokens - len(request.prefix.tokens)
+        most = request.max_tokens or self._sampling.max_tokens
+        self._parameters.max_tokens = most - len(request.prefix.tokens)
         # vLLM need not return the experts that the prefix already has (on GPUs).
         self._parameters.routed_experts_prompt_start = _num_routed(request.prefix)
         internal = _add_request(self._engine, name, request, self._parameters)

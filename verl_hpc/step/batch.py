@@ -33,6 +33,7 @@ TEACHER_LOG_PROBS = "teacher_log_probs"
 TEACHER_TOP_TOKENS = "teacher_top_tokens"
 TEACHER_TOP_LOG_PROBS = "teacher_top_log_probs"
 PROCESS_REWARDS = "process_rewards"
+PROGRAM_REWARDS = "program_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 WEIGHTS = "weights"
@@ -61,6 +62,7 @@ COLUMNS: dict[str, Column] = {
     EXPERTS: Column(torch.uint8, "read"),
     IMAGES: Column(torch.uint8, "image_byte"),
     TEACHER_TOP_TOKENS: Column(torch.int32, "token"),
+    PROGRAM_REWARDS: Column(torch.float64, "token"),
     **dict.fromkeys(
         (
             *(ROLLOUT_LOG_PROBS, OLD_LOG_PROBS, REF_LOG_PROBS, SUM_P_SQUARED),
@@ -74,7 +76,8 @@ COLUMNS: dict[str, Column] = {
 trained on, 0 if the model did not write it or a correction or filter excludes it. WEIGHTS are those
 of algorithm.correction. VERSIONS counts the steps that had changed the weights a token was sampled
 with. EXPERTS are bytes, rows of `Architecture.routed_bytes`: where the rollout routed each token.
-IMAGES are those of the prompt (`hf.pictures.packed`), in runs whose model reads images.
+PROGRAM_REWARDS are those that a program wrote, and NaN at the last token if it wrote none. IMAGES
+are those of the prompt (`hf.pictures.packed`), in runs whose model reads images.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -56,7 +56,7 @@ class LocalRollout:
                 running[i] = request, request.prefix, generator
             # Each running response grows by one token per step.
             for i, (request, begun, generator) in [*running.items()]:
-                response = self._longer(request.prompt, begun, sampling, generator)
+                response = self._longer(request, begun, sampling, generator)
                 running[i] = request, response, generator
                 if response.finish_reason != "unfinished":
                     del running[i]
@@ -65,16 +65,16 @@ class LocalRollout:
             feed.ended(i, response)
 
     def _longer(
-        self, prompt: Sequence[int], begun: Response, sampling: Sampling, generator: torch.Generator
+        self, request: Request, begun: Response, sampling: Sampling, generator: torch.Generator
     ) -> Response:
         """Return a response grown by one token."""
         with torch.no_grad():
-            logits = self._model(torch.tensor([*prompt, *begun.tokens]))[-1]
+            logits = self._model(torch.tensor([*request.prompt, *begun.tokens]))[-1]
         row = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
         drawn = torch.multinomial(row.exp(), 1, generator=generator)
         token = int(drawn if sampling.temperature else logits.argmax())
         reason: Literal["stop", "length", "unfinished"] = "unfinished"
-        if len(begun.tokens) + 1 == sampling.max_tokens:
+        if len(begun.tokens) + 1 == (request.max_tokens or sampling.max_tokens):
             reason = "length"
         if token == self._end:
             reason = "stop"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from verl_hpc.checkpoint.weights import Weights, check_types, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig, ParallelConfig
@@ -37,6 +38,9 @@ from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
 from verl_hpc.trainer.run_parts import kl_controller
 from verl_hpc.trainer.tasks import open_tasks
+
+if TYPE_CHECKING:
+    from verl_hpc.generation.programs import ProgramHost
 
 _logger = logging.getLogger(__name__)
 
@@ -102,6 +106,7 @@ def plan_run(
     began = session.control.broadcast(datetime.now().astimezone())
     reader = together(lambda: _image_reader(first.arch))
     encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began, reader))
+    programs = together(lambda: _programs(config, encoder))
     problems = open_problems(session, config, encoder)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
@@ -129,6 +134,7 @@ def plan_run(
         reward=reward,
         ahead=ahead,
         environments=environments,
+        programs=programs,
         own_files=own_files,
         kl=kl_controller(config.algorithm.kl),
         fingerprint=known,
@@ -183,6 +189,15 @@ def _environments(config: RunConfig) -> Environments | None:
     found = start_environments(config.rollout.environment)
     found.check()
     return found
+
+
+def _programs(config: RunConfig, encoder: Encoder) -> ProgramHost | None:
+    if config.rollout.program is None:
+        return None
+    # It needs vLLM's classes of requests, which others do without.
+    from verl_hpc.generation.programs import ProgramHost
+
+    return ProgramHost(config.rollout, encoder)
 
 
 def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:

@@ -32,7 +32,7 @@ REWARD = ("reward.function", "reward.options", "reward.terms", "reward.smoothing
 RECIPE_FILE = "recipe's file"
 ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss", "preference")}
 EVALUATION = "what an evaluation asks and how it scores"
-ENVIRONMENT = "rollout.environment"
+ENVIRONMENT, PROGRAM = "rollout.environment", "rollout.program"
 TASKS = "how tasks score and learn"
 MAY_CHANGE = (TASKS, *REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION, ENVIRONMENT)
 """Entries that may change with a warning, since users fix their functions between jobs."""
@@ -130,6 +130,8 @@ def fingerprint(
         if config.generates:
             known |= _of_reward(config.reward)
             known[ENVIRONMENT] = _of_environment(config.rollout.environment)
+            if (program := config.rollout.program) is not None:
+                known[PROGRAM] = json.dumps([program.command, program.max_turns])
         if config.evaluation.wanted:
             known[EVALUATION] = _of_evaluation(config)
         if of_first or not resumes:

@@ -38,6 +38,8 @@ from verl_hpc.trainer.sync import WeightSync
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from verl_hpc.generation.programs import ProgramHost
+
 
 @dataclass
 class RunParts:
@@ -64,6 +66,8 @@ class RunParts:
     """Worker processes that score; None if the rank scores itself."""
     environments: Environments | None = None
     """Environments of rollout.environment."""
+    programs: ProgramHost | None = None
+    """What runs the programs of rollout.program."""
     stop: StopFlag | None = None
     lock: RunLock | None = None
     """Lock of the run directory, on rank 0."""

@@ -120,6 +120,7 @@ class Settings:
             config.rollout.num_samples,
             ahead=config.rollout.staleness > 0,
             environments=self._run.environments,
+            programs=self._run.programs,
             routed_bytes=self._run.arch.routed_bytes if config.replays_experts else 0,
             scoring=self.score if self._scores_ahead else None,
         )

@@ -120,6 +120,10 @@ def _train(
         from verl_hpc.environments.processes import start_environments
 
         start_environments(config.rollout.environment)
+    if config.rollout.program is not None:
+        from verl_hpc.agents.programs import start_programs
+
+        start_programs()
     if config.generates and config.runtime.reward_processes != 0:
         from verl_hpc.rewards.workers import calls_ahead, start_workers
 

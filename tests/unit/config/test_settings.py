@@ -57,7 +57,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
     ):
         resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
         listed = {*NAMES, *sections, *sharded, "roles.NAME.optimizer", "roles.NAME.offload"}
-        listed.add("rollout.structured")
+        listed |= {"rollout.structured", "rollout.program"}
         assert {shown(name) for name in leaves(resolved)} <= listed
 
 

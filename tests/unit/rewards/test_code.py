@@ -15,7 +15,7 @@ from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rewards.scoring import score_responses
 
-LIMITS = Limits(timeout_s=5.0, cpu_s=2.0, memory_bytes=256 * MIB, threads=16, output_bytes=4096)
+LIMITS = Limits(timeout_s=5.0, cpu_s=2.0, memory_bytes=256 * MIB, tasks=16, output_bytes=4096)
 DOUBLES = {"inputs": ["1\n", "2\n", "-5\n"], "outputs": ["2\n", "4\n", "-10\n"]}
 HUMAN_EVAL = {
     "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(0) == 0\n",

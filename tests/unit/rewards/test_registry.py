@@ -61,7 +61,7 @@ def test_auto_says_what_to_do_about_a_source_it_does_not_know(source):
 def test_the_configuration_knows_the_names():
     assert (
         *("auto", "accuracy_reward", "code", "exact_match", "format", "gsm8k", "judge", "length"),
-        *("math", "multiple_choice", "reasoning_gym"),
+        *("math", "multiple_choice", "program", "reasoning_gym"),
     ) == REWARD_FUNCTIONS
     for name in REWARD_FUNCTIONS[1:]:
         kind = options_of(name)

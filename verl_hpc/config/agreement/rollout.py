@@ -162,6 +162,25 @@ def check_structured(config: RunSections) -> None:
         )
 
 
+def check_program(config: RunSections) -> None:
+    """Raises: ValueError: rollout.program with a setting that excludes it."""
+    rollout = config.rollout
+    refuse(
+        {
+            f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
+            "rollout.environment": rollout.environment is not None,
+            "rollout.structured": rollout.structured is not None,
+            "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
+            "rollout.balance = stealing": rollout.balance == "stealing",
+            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
+            "algorithm.router_replay = rollout": config.replays_experts,
+            f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
+        },
+        " with rollout.program: vLLM generates a program's conversations, as many as it has, each "
+        "as a whole under the weights that train on it; leave one of the two out",
+    )
+
+
 def check_refill(config: RunSections) -> None:
     """Raises: ValueError: batch.refill_rounds with a setting that excludes it."""
     algorithm, rollout = config.algorithm, config.rollout

@@ -7,6 +7,7 @@ from verl_hpc.config.agreement.roles import check_fsdp_roles, check_lora, check_
 from verl_hpc.config.agreement.rollout import (
     check_evaluation,
     check_generates_nothing,
+    check_program,
     check_quantised,
     check_refill,
     check_reward_processes,
@@ -65,6 +66,8 @@ def _check_step(config: RunSections, evaluates: bool = True) -> None:
     check_rollout_log_probs(config)
     if config.rollout.structured is not None:
         check_structured(config)
+    if config.rollout.program is not None:
+        check_program(config)
     if config.rollout.is_quantised:
         check_quantised(config)
     if config.replays_experts:
@@ -90,6 +93,7 @@ def _check_rollout(config: RunSections) -> None:
         ("rollout.balance", trains, f"{silent}, and those of an evaluation are dealt as fixed"),
         ("rollout.structured", several or generates(config), "generates nothing here"),
         ("rollout.environment", generates(config), "generates nothing here"),
+        ("rollout.program", generates(config), "generates nothing here"),
     ):
         above, _, name = setting.rpartition(".")
         section = getattr(config, above) if above else config

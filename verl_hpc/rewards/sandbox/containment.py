@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from verl_hpc.rewards.sandbox import seccomp
-from verl_hpc.runtime.children import end_with_parent
+from verl_hpc.runtime.children import adopt_orphans, end_with_parent
 
 MIB = 2**20
 
@@ -23,7 +27,7 @@ single one; killed: by a signal that no limit sends."""
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one program, which is one process."""
+    """Limits of one program, of all its processes together."""
 
     timeout_s: float = 10.0
     """Seconds from its start to its end."""
@@ -31,16 +35,12 @@ class Limits:
     """Seconds of processor time."""
     memory_bytes: int = 1024 * MIB
     """Resident memory."""
-    threads: int = 64
+    tasks: int = 64
+    """Processes and threads."""
     files_bytes: int = 64 * MIB
     """Most bytes of its directory; without namespaces, of one file."""
     output_bytes: int = MIB
     """Most bytes of its output, and as many of its error output."""
-
-    @property
-    def address_bytes(self) -> int:
-        """Address space. Interpreters and libraries reserve more than they use."""
-        return max(4 * self.memory_bytes, 4096 * MIB)
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,12 @@ class Result:
     """Limit that the program exceeded."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Answer of a keeper."""
-
-    result: Result | None = None
-    failure: str = ""
-    """Why the program could not be run."""
-
-
 HOME = "/tmp"  # noqa: S108
 """Directory of a program with namespaces."""
 PROGRAM = "program.py"
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
-_MOST_OPEN_FILES = 256
+_MOST_OPEN_FILES, _OF_A_TREE = 256, 1024
 
 
 @dataclass(frozen=True)
@@ -83,6 +74,16 @@ class Interpreter:
     path: str
     paths: Sequence[str]
     """Directories that it needs, and that programs may read."""
+
+
+@cache
+def interpreter_of(python: str | None, paths: tuple[str, ...]) -> Interpreter:
+    """Return an interpreter, this process's for None, with what it needs and further paths."""
+    path = python or sys.executable
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix) if python is None else ()
+    # A virtual environment's interpreter is a link.
+    real = str(Path(path).resolve().parents[1])
+    return Interpreter(path, (*own, real, *paths))
 
 
 def environment(home: str) -> dict[str, str]:
@@ -98,19 +99,19 @@ def environment(home: str) -> dict[str, str]:
     }
 
 
-def bubblewrap(
-    interpreter: Interpreter, limits: Limits, program_fd: int, status_fd: int, rules_fd: int
+def namespaces(
+    paths: Sequence[str], limits: Limits, status_fd: int, rules_fd: int, *, share_network: bool
 ) -> list[str]:
-    """Return a command that gives a program namespaces of its own: no network, no other processes
-    or users, and no files but the system's and the interpreter's, read-only, and a directory in
-    memory.
+    """Return the first words of a command that gives a program namespaces of its own: no network,
+    no other processes or users, and no files but the system's, read-only, and a directory in
+    memory. Further options and the program follow.
 
     Args:
-        interpreter: interpreter of the program.
+        paths: further directories that the program may read.
         limits: limits of its directory.
-        program_fd: descriptor from which the program's text is read.
         status_fd: descriptor to which bubblewrap writes once the program has ended.
         rules_fd: descriptor from which the filter of system calls is read.
+        share_network: leave it the node's network.
 
     Raises:
         OSError: bubblewrap is not installed.
@@ -119,15 +120,26 @@ def bubblewrap(
     if program is None:
         raise FileNotFoundError("bwrap is not installed")
     words = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    words += ["--share-net"] * share_network
     words += ["--json-status-fd", str(status_fd), "--seccomp", str(rules_fd)]
-    words += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
-    for name, value in environment(HOME).items():
-        words += ["--setenv", name, value]
+    words += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     # HOME comes first: an interpreter may be below it.
     words += ["--size", str(limits.files_bytes), "--tmpfs", HOME]
-    for path in dict.fromkeys((*_SYSTEM, *interpreter.paths)):
+    for path in dict.fromkeys((*_SYSTEM, *paths)):
         words += ["--ro-bind-try", path, path]
     words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    return words
+
+
+def bubblewrap(
+    interpreter: Interpreter, limits: Limits, program_fd: int, status_fd: int, rules_fd: int
+) -> list[str]:
+    """Return a command that runs the program that is read from `program_fd` in namespaces.
+
+    Raises:
+        OSError: bubblewrap is not installed.
+    """
+    words = namespaces(interpreter.paths, limits, status_fd, rules_fd, share_network=False)
     words += ["--ro-bind-data", str(program_fd), f"{HOME}/{PROGRAM}", "--chdir", HOME]
     words += ["--remount-ro", "/", "--", *command(interpreter, HOME)]
     return words
@@ -138,12 +150,13 @@ def command(interpreter: Interpreter, home: str) -> list[str]:
     return [interpreter.path, "-I", "-B", str(Path(home) / PROGRAM)]
 
 
-def restrict(limits: Limits, *, filtered: bool) -> Callable[[], None]:
+def restrict(limits: Limits, *, filtered: bool, tree: bool = False) -> Callable[[], None]:
     """Return a function for a process to call between fork and exec.
 
     Args:
         limits: limits that the kernel enforces for each process.
         filtered: install the filter of system calls here, not in bubblewrap.
+        tree: the program may start others; the process adopts those whose parents end.
 
     Raises:
         OSError: there is no filter for this machine.
@@ -153,11 +166,18 @@ def restrict(limits: Limits, *, filtered: bool) -> Callable[[], None]:
 
     def run() -> None:
         end_with_parent()
+        with suppress(OSError):  # a node without memory ends programs before ranks
+            Path("/proc/self/oom_score_adj").write_text("1000")
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_CPU, cpu_s)
-        _limit(resource.RLIMIT_AS, limits.address_bytes)
         _limit(resource.RLIMIT_FSIZE, limits.files_bytes)
-        _limit(resource.RLIMIT_NOFILE, _MOST_OPEN_FILES)
+        _limit(resource.RLIMIT_NOFILE, _OF_A_TREE if tree else _MOST_OPEN_FILES)
+        if tree:
+            adopt_orphans()
+            os.nice(10)  # for ranks, and for the keeper, which must see in time what grows fast
+        else:
+            # Interpreters and libraries reserve more than they use.
+            _limit(resource.RLIMIT_AS, max(4 * limits.memory_bytes, 4096 * MIB))
         if program is not None:
             seccomp.install(program)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.package import FOLDER
-from verl_hpc.rewards.sandbox.containment import Answer, Interpreter, Limits, Result
+from verl_hpc.rewards.sandbox.containment import Interpreter, Limits, Result, interpreter_of
 from verl_hpc.rewards.sandbox.keeper import Job
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
@@ -57,7 +55,7 @@ class Sandbox:
         paths: Sequence[str] = (),
     ) -> None:
         self.limits = limits or Limits()
-        self.interpreter = _interpreter(python, tuple(paths))
+        self.interpreter = interpreter_of(python, tuple(paths))
         self.is_contained = _choose(containment, self.interpreter)
         """Whether bubblewrap contains programs."""
         self._free = threading.BoundedSemaphore(max_concurrent)
@@ -96,15 +94,15 @@ def _run(job: Job) -> Result:
         ours.settimeout(job.limits.timeout_s + _ENDS_WITHIN_S)
         try:
             send(ours, asdict(job))
-            answer = as_record(receive(ours), Answer)
+            answer = receive(ours)
         except (EOFError, OSError) as error:
             raise SandboxError(
                 "the sandbox's helper gives no answer about a program "
                 f"({type(error).__name__}); is the node out of memory or processes?"
             ) from error
-    if answer.result is None:
-        raise SandboxError(f"a program could not be run: {answer.failure}")
-    return answer.result
+    if answer["failure"]:
+        raise SandboxError(f"a program could not be run: {answer['failure']}")
+    return as_record(answer["result"], Result)
 
 
 @cache
@@ -141,12 +139,3 @@ def _tell(name: str, reasons: Sequence[str]) -> None:
     if name == "limits" and environment.launcher_rank() == 0:
         why = f" ({'; '.join(reasons)})" if reasons else ""
         _logger.warning("%s%s; docs/rewards.md says more", NOT_CONTAINED, why)
-
-
-@cache
-def _interpreter(python: str | None, paths: tuple[str, ...]) -> Interpreter:
-    path = python or sys.executable
-    own = (sys.prefix, sys.base_prefix, sys.exec_prefix) if python is None else ()
-    # A virtual environment's interpreter is a link.
-    real = str(Path(path).resolve().parents[1])
-    return Interpreter(path, (*own, real, *paths))

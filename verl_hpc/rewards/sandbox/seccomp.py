@@ -1,9 +1,10 @@
 """Filter system calls of programs, with namespaces and without.
 
-What it denies reaches out of a process: signals to others, sockets, other processes' memory, their
-scheduling and limits, System V IPC, the kernel's own machinery. A program that starts another
-process is ended: a tree of processes grows faster than anybody counts or ends it. Threads it may
-have.
+What it denies to all reaches other processes' memory, namespaces, keys and the kernel's own
+machinery. A program of one process has no signals to others, sockets, scheduling and limits of
+others, or System V IPC either, and is ended if it starts another process: a tree of processes grows
+faster than anybody counts or ends it. Threads it may have. A program that is a tree of processes
+needs all that, and has namespaces that keep it inside.
 
 seccomp(2); the program is one of the classic Berkeley packet filter. Nobody takes it off again.
 """
@@ -15,7 +16,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _LOAD, _RETURN = 0x20, 0x06
@@ -29,7 +30,7 @@ _X32 = 0x40000000
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # Numbers of system calls, on x86-64 and on aarch64; None where there is no such call.
-_DENIED: Mapping[str, tuple[int, int]] = {
+_DENIED_ALONE: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
@@ -37,35 +38,13 @@ _DENIED: Mapping[str, tuple[int, int]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
     "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-    "kcmp": (312, 272),
     "socket": (41, 198),
-    "io_uring_setup": (425, 425),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
     "setpriority": (141, 140),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "sched_setattr": (314, 274),
     "sched_setaffinity": (203, 122),
     "ioprio_set": (251, 30),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -80,6 +59,33 @@ _DENIED: Mapping[str, tuple[int, int]] = {
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
 }
+_DENIED: Mapping[str, tuple[int, int]] = {
+    "pidfd_getfd": (438, 438),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "kcmp": (312, 272),
+    "io_uring_setup": (425, 425),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+}
+_FAMILIES = (1, 2, 10, 16)
+"""Sockets that a tree may have: of files, of IPv4 and IPv6, and the kernel's lists of both. Some of
+the others, such as those between virtual machines, are in no namespace."""
 _CLONE3 = (435, 435)
 """clone3, whose flags a filter cannot see; without it the C library takes clone."""
 
@@ -93,8 +99,11 @@ _IOCTL, _SOCKET_OWNERS = (16, 29), (0x8901, 0x8902)
 _PRLIMIT = (302, 261)
 
 
-def filter_program() -> bytes:
+def filter_program(*, tree: bool = False) -> bytes:
     """Return the filter for this machine.
+
+    Args:
+        tree: the program may start other processes, and has namespaces.
 
     Raises:
         OSError: its numbers of calls are not known here.
@@ -111,16 +120,20 @@ def filter_program() -> bytes:
     ]
     if machine == "x86_64":
         lines += [_line(_JUMP_AT_LEAST, _X32, 0, 1), _line(_RETURN, _DENY)]
-    for numbers in _DENIED.values():
+    denied = _DENIED if tree else {**_DENIED, **_DENIED_ALONE}
+    for numbers in denied.values():
         lines += [_line(_JUMP_EQUAL, numbers[column], 0, 1), _line(_RETURN, _DENY)]
     lines += [_line(_JUMP_EQUAL, _CLONE3[column], 0, 1), _line(_RETURN, _ABSENT)]
+    if tree:
+        lines += _unless_value(_DENIED_ALONE["socket"][column], 0, _FAMILIES)
+        return b"".join([*lines, _line(_RETURN, _ALLOW)])
     for number in _FORKS[machine]:
         lines += [_line(_JUMP_EQUAL, number, 0, 1), _line(_RETURN, _KILL)]
     lines += _unless_flag(_CLONE[column], _THREAD)
     lines += _with_values(_FCNTL[column], 1, _SIGNAL_OWNERS)
     lines += _with_values(_IOCTL[column], 1, _SOCKET_OWNERS)
     # A program may change its own limits alone.
-    lines += _unless_value(_PRLIMIT[column], 0, 0)
+    lines += _unless_value(_PRLIMIT[column], 0, (0,))
     return b"".join([*lines, _line(_RETURN, _ALLOW)])
 
 
@@ -169,9 +182,10 @@ def _with_values(number: int, place: int, denied: tuple[int, ...]) -> list[bytes
     return _case(number, [_argument(place), *tests])
 
 
-def _unless_value(number: int, place: int, allowed: int) -> list[bytes]:
-    """Deny a call unless an argument has a value."""
-    tests = [_line(_JUMP_EQUAL, allowed, 1, 0), _line(_RETURN, _DENY)]
+def _unless_value(number: int, place: int, allowed: Sequence[int]) -> list[bytes]:
+    """Deny a call unless an argument is one of some values."""
+    tests = [_line(_JUMP_EQUAL, value, len(allowed) - i) for i, value in enumerate(allowed)]
+    tests.append(_line(_RETURN, _DENY))
     return _case(number, [_argument(place), *tests])
 
 

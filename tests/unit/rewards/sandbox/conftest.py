@@ -8,7 +8,7 @@ LIMITS = Limits(
     timeout_s=20.0,
     cpu_s=10.0,
     memory_bytes=256 * MIB,
-    threads=16,
+    tasks=16,
     files_bytes=4 * MIB,
     output_bytes=64 * 1024,
 )

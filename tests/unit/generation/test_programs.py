@@ -1,0 +1,163 @@
+"""Programs of an engine: what they ask for, their scores, limits and ends."""
+
+import re
+from contextlib import closing
+
+import pytest
+
+from tests.generated import feed_of
+from verl_hpc.agents.programs import Ended
+from verl_hpc.agents.programs import Programs as Starter
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.errors import ConfigError, EnvironmentStepError
+from verl_hpc.generation.programs import ProgramHost, Programs, score_of
+from verl_hpc.rollout.protocol import Sampling, never
+from verl_hpc.runtime.one_rank import LocalControl
+from verl_hpc.testing.local_rollout import LocalRollout
+from verl_hpc.testing.local_run import LetterTokenizer
+
+NUM = 4
+PROBLEMS = [Problem(i, "q", origin=f"data.jsonl, line {i + 1}") for i in range(NUM)]
+
+AGENT = """
+import json, os, pathlib, sys, time, urllib.request
+
+def say(text, **more):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/completions",
+        json.dumps({"model": "policy", "prompt": text, "max_tokens": 4} | more).encode(),
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+    )
+    return text + json.load(urllib.request.urlopen(request))["choices"][0]["text"]
+
+row = json.load(open(os.environ["VERL_HPC_ROW"]))
+"""
+WRITES = 'pathlib.Path(os.environ["VERL_HPC_SCORE"]).write_text({})'
+
+
+@pytest.fixture(scope="module")
+def host_of():
+    """Makes the host of a program; there is one starter of programs a process."""
+    hosts = []
+
+    def make(code, tmp_path, **config):
+        agent = tmp_path / "agent.py"
+        agent.write_text(AGENT + code)
+        config = {"command": ["python", str(agent)], "sandbox": "none", "network": "node"} | config
+        limits = {"max_prompt_tokens": 8, "max_response_tokens": 40}
+        rollout = RolloutConfig.model_validate({"program": config, **limits})
+        hosts.append(ProgramHost(rollout, Encoder(LetterTokenizer())))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.endpoint.stop()
+
+
+def run(host, interrupted=never, num_seqs=2):
+    """Responses, and failures of programs."""
+    feed = feed_of([[3, 4]] * NUM, [1] * NUM, interrupted=interrupted)
+    around = PROBLEMS, lambda i, n: 1000 * i + n % 1000, LocalControl()
+    with closing(Programs(feed, host.config, host, *around)) as programs:
+        LocalRollout(max_num_seqs=num_seqs).generate(programs, Sampling(40))
+    return feed.responses, list(programs.failures)
+
+
+def test_each_row_has_a_program_whose_turns_are_a_row_and_whose_score_is_kept(host_of, tmp_path):
+    code = "say(say('a' * (1 + row['index'])) + 'b')\n" + WRITES.format("str(row['index'] / 4)")
+    host = host_of(code, tmp_path, max_programs=2)
+    responses, failures = run(host)
+    assert not failures
+    for index, response in enumerate(responses):
+        (branch,) = response.episode.branches
+        assert len(branch.prompt) == 1 + index
+        assert 2 <= sum(response.sampled) <= 8
+        assert len(response.sampled) - sum(response.sampled) >= 1, "the b between the turns"
+        assert response.episode.score == index / 4
+    # The same seeds give the same responses, in whichever order programs ask.
+    assert run(host, num_seqs=1)[0] == responses
+
+
+def test_turns_in_parallel_are_branches(host_of, tmp_path):
+    code = "from threading import Thread\n"
+    code += "asks = [Thread(target=say, args=(text,)) for text in ('ab', 'cd', 'cd')]\n"
+    code += "[ask.start() for ask in asks]; [ask.join() for ask in asks]\n"
+    responses, _ = run(host_of(code, tmp_path))
+    for response in responses:
+        assert response.episode.score is None
+        branches = response.episode.branches
+        assert [len(branch.prompt) for branch in branches] == [2, 2, 2]
+        assert all(all(branch.response.sampled) for branch in branches)
+
+
+FAULTS = {
+    "sys.exit('out of order')": "exited with status 1: out of order",
+    "say('a', n=2)": "n = 2 would change what the model says",
+    "time.sleep(600)": r"timed out \(more than 1.5 s\)",
+    "say('a' * 60)": "context_length|HTTP Error 400",
+    WRITES.format("'high'"): "it wrote 'high' into the file of VERL_HPC_SCORE; expected a number",
+    WRITES.format("'NaN'"): "it wrote 'NaN'",
+    "os.kill(os.getpid(), 9)": r"killed \(by signal 9\)",
+}
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_program_that_fails_is_counted_and_scores_0(host_of, tmp_path, code):
+    if "n=2" in code or "60" in code:
+        code = f"try:\n    {code}\nexcept Exception as error:\n    sys.exit(error.read().decode())"
+    limits = {"timeout_s": 1.5} if "sleep" in code else {}
+    responses, failures = run(host_of(code, tmp_path, on_error="end", **limits))
+    words = next(words for given, words in FAULTS.items() if given in code)
+    assert len(failures) == NUM
+    for failure in failures:
+        assert re.search(words, failure), failure
+    for response in responses:
+        assert response.episode.score == 0
+        # A program that takes no turn has a row of which nothing is learned.
+        assert response.sampled == (0,) and response.episode.branches[0].prompt == (3, 4)
+
+
+def test_or_ends_the_run_and_names_the_row(host_of, tmp_path):
+    with pytest.raises(EnvironmentStepError, match=r"data.jsonl, line \d: exited with status 3"):
+        run(host_of("sys.exit(3)", tmp_path))
+
+
+def test_an_interrupted_call_ends_its_programs(host_of, tmp_path):
+    asked = []
+    code = f"say('a'); pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(600)"
+
+    def interrupted():
+        asked.append(len([*tmp_path.iterdir()]) > NUM)
+        return asked[-1]
+
+    responses, _ = run(host_of(code, tmp_path), interrupted)
+    assert all(response.finish_reason == "unfinished" for response in responses)
+    assert asked[-1]
+
+
+def test_what_cannot_be_started_is_an_error_at_start(host_of, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"rollout.program.directory = .*none: there is no such"):
+        host_of("", tmp_path, directory=str(tmp_path / "none"))
+    # As where bubblewrap is not installed, or may make no namespaces.
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2; exit 1")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("verl_hpc.generation.programs.start_programs", Starter)
+    with pytest.raises(ConfigError, match=r"rollout.program.sandbox = bubblewrap: .*no namespaces"):
+        host_of("", tmp_path, sandbox="bubblewrap")
+
+
+def test_scores():
+    def of(text):
+        return score_of(Ended("exited", 0, "", text, 1.0, ""))
+
+    assert of("0.5") == (0.5, {})
+    assert of(" \n") == of(None) == (None, {})
+    assert of('{"score": 1}') == (1.0, {})
+    assert of('{"turns": [0.25, 0.5]}') == (0.75, {0: 0.25, 1: 0.5})
+    assert of('{"score": 2, "turns": [1]}') == (2.0, {0: 1.0})
+    for text in ("[]", "{}", '"1"', '{"turns": 1, "score": 1}', '{"turns": ["1"]}', "1e999", "]"):
+        with pytest.raises(ValueError, match="expected a number"):
+            of(text)

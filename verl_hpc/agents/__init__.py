@@ -1,0 +1,1 @@
+"""Programs that speak to the model through an endpoint of their node."""

@@ -1,0 +1,241 @@
+"""The conversations of one program with the model, as a tree of tokens.
+
+A request that continues an earlier one extends its path, whose tokens stay as they were sampled:
+
+    system, user --- turn 1 --- tool --- turn 2 --- tool --- turn 3      a row to train on
+                            \\-- user --- turn 4                          another one
+
+What is not continued is a leaf. Each leaf becomes a row; a turn that several leaves share is
+trained on in the first of them alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_hpc.data.messages import Message
+from verl_hpc.data.observations import Observations
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.errors import ModelError
+from verl_hpc.rollout.protocol import Branch, Response
+
+Said = str | Sequence[Message]
+"""What the model continues: a text, or the messages of a chat."""
+
+
+class Writer:
+    """Writes what programs say as tokens.
+
+    Args:
+        encoder: the run's encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        exists = encoder.template.exists
+        self._observations = Observations(encoder, is_chat=True) if exists else None
+
+    def whole(self, said: Said, arguments: Mapping[str, Any]) -> list[int]:
+        """Return the token ids of everything said, up to the beginning of the model's turn.
+
+        Raises:
+            DataError: the chat template refuses the messages.
+            ModelError: the chat template does not end.
+        """
+        if isinstance(said, str):
+            return self._encoder.text_ids(said)
+        text = self._encoder.template.render(said, "a request", arguments, asks=True)
+        return list(self._encoder.tokenizer.encode(text, add_special_tokens=False))
+
+    def between(self, new: Said, before: Sequence[int], arguments: Mapping[str, Any]) -> list[int]:
+        """Return the token ids of what follows a turn of the model.
+
+        Args:
+            new: what was said after it.
+            before: all tokens up to the end of the turn.
+            arguments: arguments of the chat template.
+
+        Raises:
+            ModelError: the chat template does not write the messages behind a turn.
+        """
+        if isinstance(new, str):
+            return self._encoder.continued(new)
+        assert self._observations is not None, "without a template no chat has begun"
+        return self._observations.messages(new, before, arguments)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the model, and all that was said before it."""
+
+    parent: Turn | None
+    """The turn that it continues."""
+    said: Said
+    """Everything up to the end of the turn, as the program has it."""
+    prompt: tuple[int, ...]
+    """All token ids before the turn."""
+    response: Response
+    number: int
+    """Position among the session's turns, in the order in which they ended."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.prompt + self.response.tokens
+
+    @property
+    def path(self) -> list[Turn]:
+        """The turns up to this one, the first one first."""
+        return [*(self.parent.path if self.parent is not None else ()), self]
+
+
+class Session:
+    """Records the turns of one program.
+
+    Args:
+        writer: writes what the program says.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self.turns: list[Turn] = []
+        self.num_begun = 0
+        """Number of requests so far, unfinished ones included."""
+        self.num_rewritten = 0
+        """Number of conversations that began anew although the session had turns already."""
+        self._prompts: dict[tuple[int, ...], int] = {}
+
+    def begin(
+        self, said: Said, arguments: Mapping[str, Any]
+    ) -> tuple[Turn | None, tuple[int, ...]]:
+        """Return the turn that a request continues, if any, and all token ids before the next one.
+
+        Raises:
+            DataError, ModelError: the chat template refuses the messages.
+        """
+        self.num_begun += 1
+        parent = self._continued(said)
+        if parent is not None:
+            new = said[len(parent.said) :]
+            try:
+                between = self._writer.between(new, parent.tokens, arguments)
+                return parent, (*parent.tokens, *between)
+            except ModelError:  # the template writes these messages in a whole conversation only
+                pass
+        tokens = tuple(self._writer.whole(said, arguments))
+        # A template may write other messages as the tokens that there are.
+        ends = [t for t in self.turns if tokens[: len(t.tokens)] == t.tokens != tokens]
+        parent = max(ends, key=lambda turn: len(turn.tokens), default=None)
+        self.num_rewritten += parent is None and bool(self.turns)
+        return parent, tokens
+
+    def repetition(self, tokens: tuple[int, ...]) -> int:
+        """Count the earlier requests with these tokens, which need other random numbers."""
+        self._prompts[tokens] = count = self._prompts.get(tokens, -1) + 1
+        return count
+
+    def end(
+        self,
+        parent: Turn | None,
+        tokens: tuple[int, ...],
+        said: Said,
+        response: Response,
+        reply: str | Message,
+    ) -> None:
+        """Record a turn.
+
+        Args:
+            parent: turn that it continues.
+            tokens: all token ids before it.
+            said: what the program said before it.
+            response: what the model sampled.
+            reply: the turn as the program gets it.
+        """
+        path: Said = f"{said}{reply}" if isinstance(reply, str) else [*_messages(said), reply]
+        self.turns.append(Turn(parent, path, tokens, response, len(self.turns)))
+
+    def _continued(self, said: Said) -> Turn | None:
+        """Return the longest turn that what was said continues, by its messages or its text."""
+        known, best = _compared(said), None
+        for turn in self.turns:
+            before = _compared(turn.said)
+            begins = len(before) < len(known) and known[: len(before)] == before
+            if begins and (best is None or len(turn.said) > len(best.said)):
+                best = turn
+        return best
+
+    def branches(self, rewards: Mapping[int, float]) -> tuple[Branch, ...]:
+        """Return a row for each leaf, in the order in which they ended.
+
+        Args:
+            rewards: rewards of turns by their numbers.
+        """
+        continued = {id(turn.parent) for turn in self.turns}
+        trained: set[int] = set()
+        branches = []
+        for leaf in self.turns:
+            if id(leaf) not in continued:
+                branches.append(_branch(leaf, trained, rewards))
+                trained.update(turn.number for turn in leaf.path)
+        return tuple(branches)
+
+    def answer(self, rewards: Mapping[int, float]) -> tuple[Branch, ...]:
+        """Return one row, of the leaf that ended last, with all of its turns; none without one."""
+        return tuple(_branch(leaf, set(), rewards) for leaf in self.turns[-1:])
+
+
+def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Branch:
+    """Return the row of a leaf.
+
+    Args:
+        trained: numbers of turns that another row trains on.
+        rewards: rewards of turns by their numbers.
+    """
+    first, tokens = leaf.path[0], leaf.tokens
+    start = len(first.prompt)
+    mask, log_probs = [0] * (len(tokens) - start), [0.0] * (len(tokens) - start)
+    rewarded: dict[int, float] = {}
+    for turn in leaf.path:
+        here = slice(len(turn.prompt) - start, len(turn.tokens) - start)
+        log_probs[here] = turn.response.log_probs
+        if turn.number not in trained:
+            mask[here] = [1] * len(turn.response.tokens)
+            if turn.number in rewards and turn.response.tokens:
+                rewarded[here.stop - 1] = rewards[turn.number]
+    response = Response(tokens[start:], tuple(log_probs), leaf.response.finish_reason, tuple(mask))
+    return Branch(first.prompt, response, rewarded)
+
+
+def _messages(said: Said) -> Sequence[Message]:
+    assert not isinstance(said, str), "a text is continued by texts"
+    return said
+
+
+def _compared(said: Said) -> Sequence[Any]:
+    """Return what tells two beginnings apart: the characters of a text, or of each message what
+    clients send again as it was."""
+    return said if isinstance(said, str) else [*map(_essence, said)]
+
+
+def _essence(message: Message) -> tuple[Any, ...]:
+    """Return a message without what clients change: they leave out empty fields, and write the JSON
+    of a call anew."""
+    calls = [
+        (call.get("function", {}).get("name"), _parsed(call.get("function", {}).get("arguments")))
+        for call in message.get("tool_calls") or ()
+    ]
+    return (
+        message["role"],
+        (message.get("content") or "").strip(),
+        calls,
+        message.get("tool_call_id"),
+    )
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments

@@ -1,0 +1,57 @@
+"""Settings of programs that speak to the model through an endpoint of their node."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from verl_hpc.section import Number, PathText, Positive, Seconds, Section
+
+Gibibytes = Annotated[Number, Field(gt=0.0, le=1000.0)]
+
+
+class ProgramConfig(Section):
+    """A program of your own, started once for each response, which asks the model for turns by
+    OpenAI's or Anthropic's protocol (docs/agents.md)."""
+
+    command: Annotated[list[str], Field(min_length=1)]
+    """The program and its arguments, without a shell: [python, agent.py]. OPENAI_BASE_URL and
+    OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, name the endpoint; the file of
+    VERL_HPC_ROW has the row, and the file of VERL_HPC_SCORE takes the score."""
+    directory: PathText | None = None
+    """Directory of the program's own files, which it may read, and where it starts."""
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """bubblewrap gives it namespaces of its own and a home in memory; none contains nothing but its
+    processes."""
+    network: Literal["none", "node"] = "none"
+    """none leaves it the model's endpoint alone; node leaves it the node's network, as it has to be
+    with sandbox: none."""
+    max_turns: Positive = 64
+    """Most turns of the model in one program, those of all its conversations together."""
+    max_programs: Positive = 128
+    """Programs of one engine at a time; others wait."""
+    timeout_s: Seconds = 600.0
+    """Longest that a program may run."""
+    memory_gib: Gibibytes = 2.0
+    """Most resident memory of a program's processes together."""
+    max_processes: Positive = 256
+    """Most processes and threads of a program at a time."""
+    files_mib: Positive = 256
+    """Largest file that it may write, and under bubblewrap the size of its home."""
+    tool_parser: str | None = None
+    """vLLM's parser of the model's tool calls, such as hermes; null leaves calls in the text."""
+    reasoning_parser: str | None = None
+    """vLLM's parser of the model's thoughts, such as qwen3; null leaves them in the text."""
+    on_error: Literal["stop", "end"] = "stop"
+    """Effect of a program that fails, or writes no score that reward.function: program needs: end
+    the run, or keep what it did and count it, with a score of 0 where it wrote none."""
+
+    @model_validator(mode="after")
+    def _network_is_closed_by_a_sandbox(self) -> ProgramConfig:
+        if self.sandbox == "none" and self.network == "none":
+            raise ValueError(
+                "network = none with sandbox = none, which closes no network; set network: node, "
+                "or sandbox: bubblewrap"
+            )
+        return self

@@ -13,12 +13,14 @@ from tests.mpi.conftest import Reference
 def gates_of(reference: Reference) -> dict[int, torch.nn.Module]:
     """The routers by layer."""
     layers = enumerate(reference.model.model.layers)
-    return {i: layer.mlp.gate for i, layer in layers if hasattr(layer.mlp, "gate")}
+    found = {i: getattr(x.mlp, "gate", getattr(x.mlp, "router", None)) for i, x in layers}
+    return {i: gate for i, gate in found.items() if gate is not None}
 
 
 def _scores(gate: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     hidden = hidden.reshape(-1, hidden.shape[-1])
-    logits = torch.nn.functional.linear(hidden, gate.weight).float()
+    bias = getattr(gate, "bias", None)
+    logits = torch.nn.functional.linear(hidden, gate.weight, bias).float()
     return logits.sigmoid() if _is_sigmoid(gate) else logits.softmax(-1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mpi.any_models import YARN
 from tests.mpi.conftest import VLLM_HEADS
 from tests.mpi.engines_for_tests import engine_of_sizes
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.families import FAMILIES
 
 FULL = {"recompute": "full"}
@@ -57,6 +58,16 @@ MODELS = {
     ),
     "gated": ("qwen2_moe", QWEN | {"shared_expert_intermediate_size": 48}),
     "mixtral": ("mixtral", {"num_local_experts": 8, "intermediate_size": 32}),
+    "sinks": (
+        "gpt_oss",
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 32,
+            "sliding_window": 8,
+            "rope_parameters": YARN | {"truncate": False},
+        },
+    ),
 }
 """Mixtures of experts by name: their families, and fields of their `config.json`."""
 VLLM_SIZES = VLLM_HEADS | {"num_hidden_layers": 2, "num_key_value_heads": 4}
@@ -80,6 +91,9 @@ def mixture_for_vllm(tiny_model, model: str, **sizes):
 
 
 def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):
-    """An engine with sequence parallelism wherever there is tensor parallelism."""
+    """An engine with sequence parallelism wherever there is tensor parallelism. Experts with
+    biases are whole on each rank: what would share an expert has experts of its own."""
     sizes = {"sp": sizes.get("tp", 1) > 1, **sizes}
+    if "etp" in sizes and read_architecture(directory).linear_bias:
+        sizes["ep"] = sizes.get("ep", 1) * sizes.pop("etp")
     return engine_of_sizes(here, directory, sizes, max_tokens=max_tokens, **settings)

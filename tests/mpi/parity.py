@@ -99,6 +99,7 @@ def by_checkpoint_name(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch
     renamed = {}
     for name, gradient in gradients.items():
         fused = re.fullmatch(r"(.*\.mlp\.experts)\.(gate_up|down)_proj", name)
+        fused = fused if f"{name}_bias" not in gradients else None  # gpt-oss has them so in files
         for expert, one in enumerate(gradient) if fused else ():
             begin = f"{fused[1]}.{expert}"
             if fused[2] == "gate_up":

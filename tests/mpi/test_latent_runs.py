@@ -1,5 +1,6 @@
-"""Whole runs of tiny models in DeepSeek-V3's and GLM-4.5's shapes: latent attention or rotary
-embeddings of a part of each head, a dense layer, experts in groups with a bias."""
+"""Whole runs of tiny models in DeepSeek-V3's, GLM-4.5's and gpt-oss's shapes: latent attention,
+rotary embeddings of a part of each head, or sinks and windows; a dense layer, and experts in groups
+with a bias, or all in one tensor."""
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.mpi.placed_runs import configure, run, weights_of
 from tests.mpi.test_reshard import safetensors_of
 from tests.mpi.test_router_replay_run import ROLLOUT
 from tests.slow import all_slow
+from verl_hpc.layout.families import FAMILIES
 
 pytestmark = pytest.mark.world(2)
 LAYOUTS = {
@@ -17,18 +19,26 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(
-    "name, layout", all_slow(*(("latent", layout) for layout in LAYOUTS), ("glm", "tp2"))
+    "name, layout",
+    [
+        ("sinks", "tp2"),
+        *all_slow(
+            *(("latent", layout) for layout in LAYOUTS), ("glm", "tp2"), ("sinks", "experts apart")
+        ),
+    ],
 )
 def test_grpo_replays_experts_and_moves_biases(here, tiny_model, shared_directory, name, layout):
     parallel, rollout = LAYOUTS[layout]
-    model, _ = mixture_for_vllm(tiny_model, name)
+    model, family = mixture_for_vllm(tiny_model, name)
+    has_bias = bool(FAMILIES[family].table.buffers)
+    router = {"bias_update_rate": 0.01} if has_bias else None
     config = configure(
         shared_directory,
         model,
         f"{name}-{layout.replace(' ', '-')}",
         "grpo",
         steps=2,
-        model={"path": str(model), "dtype": "float32", "router": {"bias_update_rate": 0.01}},
+        model={"path": str(model), "dtype": "float32", "router": router},
         parallel=parallel,
         rollout=ROLLOUT | rollout,
         batch={"size": 4, "max_tokens_per_micro_batch": 400},
@@ -42,5 +52,6 @@ def test_grpo_replays_experts_and_moves_biases(here, tiny_model, shared_director
     assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in rows)
     assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] for row in rows)
     before, after = safetensors_of(model), weights_of(config, 2)
+    assert after.keys() == before.keys()
     moved = [(after[n] - before[n]).abs() for n in before if n.endswith("correction_bias")]
-    assert moved and all(0.005 < change.max() < 0.021 for change in moved)
+    assert bool(moved) == has_bias and all(0.005 < change.max() < 0.021 for change in moved)

@@ -66,6 +66,7 @@ PARTIAL = EXPERTS | {
     "use_qk_norm": True,
 }
 GATED = EXPERTS | {"family": "qwen2_moe", "ffn_size": 56, "shared_ffn_size": 112}
+SINKS = EXPERTS | {"family": "gpt_oss", "ffn_size": 56, "window": 24, "attention_bias": True}
 FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
 CORE = SELECTIVE | {"recompute_modules": ["core_attn"]}
 PAIRS = FULL | {"recompute_num_layers": 2}
@@ -93,6 +94,8 @@ CASES = {
         ({}, FULL, "float32", RAGGED, LATENT),
         ({}, {}, "float32", EVEN, PARTIAL),
         ({}, {}, "float32", RAGGED, GATED),
+        ({}, {}, "float32", EVEN, SINKS),
+        ({}, {}, "bfloat16", RAGGED, SINKS),
     ],
     2: [
         ({"tp": 2}, {}, "bfloat16", EVEN, {}),
@@ -113,6 +116,7 @@ CASES = {
         ({"dp": 2, "cp": 2}, {}, "float32", EVEN, LATENT),
         ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", RAGGED, PARTIAL),
         ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", EVEN, GATED),
+        ({"tp": 2, "ep": 2}, SEQUENCE, "bfloat16", RAGGED, SINKS),
     ],
     4: [
         ({"tp": 2, "pp": 2}, SEQUENCE, "bfloat16", EVEN, {}),

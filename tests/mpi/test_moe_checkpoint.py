@@ -24,6 +24,8 @@ LAYOUTS = [
 ]
 """In the fourth experts share the optimizer of the other weights; elsewhere they have one."""
 MIXTURES = ("latent", "normalised", "glm", "gated")
+WHOLE = [sizes for sizes in LAYOUTS if "expert_tensor_parallel" not in sizes]
+"""Layouts whose ranks have whole experts."""
 
 
 @pytest.fixture
@@ -42,7 +44,10 @@ def configure(tiny_model, shared_directory, request):
 
 @pytest.mark.parametrize(
     "name, layouts",
-    [("latent", LAYOUTS[1::3]), *all_slow(*((name, LAYOUTS) for name in MIXTURES))],
+    [
+        ("latent", LAYOUTS[1::3]),
+        *all_slow(*((name, LAYOUTS) for name in MIXTURES), ("sinks", WHOLE)),
+    ],
     ids=lambda given: given if isinstance(given, str) else len(given),
 )
 def test_a_step_opens_in_the_next_layout_and_training_goes_on(here, configure, name, layouts):

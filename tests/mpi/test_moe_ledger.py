@@ -11,7 +11,6 @@ from tests.mpi.mixtures import engine_on, mixture
 from tests.mpi.test_ledger import counted
 from tests.slow import mostly_slow
 from verl_hpc.config.model import ModelConfig, ParallelConfig
-from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.role import resident
 from verl_hpc.planner.shape import RoleShape
 
@@ -23,7 +22,7 @@ LAYOUTS = {
 }
 
 
-MIXTURES = ["normalised", "latent", "mixtral", "glm", "gated"]
+MIXTURES = ["normalised", "latent", "mixtral", "glm", "gated", "sinks"]
 
 
 def pytest_generate_tests(metafunc):
@@ -36,11 +35,11 @@ def pytest_generate_tests(metafunc):
 
 @pytest.mark.world(*LAYOUTS)
 def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, head, dtype):
-    layout = TrainLayout(**sizes)
     # No powers of two, so that buffers are padded.
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     directory, _ = mixture(tiny_model, model, hidden_size=72, **heads)
     engine = engine_on(here, directory, sizes, dtype=dtype, head=head)
+    layout = engine.layout
     shape = RoleShape.of(
         engine.arch,
         layout,

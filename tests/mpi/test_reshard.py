@@ -170,7 +170,7 @@ def arrives(here, trainer, rollout, replicas, reference=None, computes=True):
     # Padding rows alone; a pipeline stage has parameters of others that nobody fills.
     mapped = {region.view.name for region in rollout.shard_map.held_by(here.world.rank)}
     unfilled = {name for name in mapped if rollout.weights[name].isnan().any()}
-    assert unfilled <= {"model.embed_tokens.weight", "lm_head.weight"}, unfilled
+    assert unfilled <= {trainer.arch.layer_table.vllm_embedding, "lm_head.weight"}, unfilled
     least = minimum_received(plan.bundles).get(here.world.rank, 0)
     assert stats.received_bytes.total() == least
     assert stats.peak_buffer_bytes <= 2 * ((1 << 16) + 16 * 4096)

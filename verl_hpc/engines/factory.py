@@ -151,14 +151,14 @@ def merged_weights(engine: TrainingEngine, sent: ShardMap) -> Mapping[str, torch
 
 
 def describe_kernels(
-    model: ModelConfig, parallel: ParallelConfig, by_name: bool = False
+    model: ModelConfig, parallel: ParallelConfig, arch: Architecture | None = None
 ) -> dict[str, str]:
     """Name the kernels of layers and attention in training, and why fused ones are not used.
 
     Args:
         model: element type and FP8.
         parallel: which engine.
-        by_name: the model's family has no layer table.
+        arch: the model, if it is known.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -166,8 +166,9 @@ def describe_kernels(
     if parallel.engine == "fsdp":
         from verl_hpc.engines.fsdp.kernels import choose_kernels
 
+        by_name = arch is not None and not arch.is_mapped
         return choose_kernels(model, parallel.fsdp or FsdpConfig(), by_name).describe()
     assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron import precision
 
-    return precision.describe_kernels(model)
+    return precision.describe_kernels(model, arch)

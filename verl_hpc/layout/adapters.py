@@ -135,17 +135,17 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
 
     Raises:
         ModelError: a target that the model has not, multi-latent attention, or a mixture with MLPs
-            besides its routed experts.
+            besides its routed experts or with all of these in one tensor.
     """
     if arch.latent is not None:
         raise ModelError(
             f"lora: adapters of a {arch.family}'s multi-latent attention are not mapped; train all "
             "weights"
         )
-    if arch.has_other_mlps:
+    if arch.has_other_mlps or arch.stacks_experts:
         raise ModelError(
             f"lora: a {arch.family} has shared experts, or dense layers before those with experts, "
-            "whose adapters are not mapped; train all weights"
+            "or all experts in one tensor, whose adapters are not mapped; train all weights"
         )
     rows = list(_linear_rows(arch))
     known = list(dict.fromkeys(last_part(row.name) for row in rows))

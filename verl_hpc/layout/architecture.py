@@ -80,6 +80,8 @@ class Architecture:
     """Whether query, key and value projections have biases, in a family whose models differ."""
     use_qk_norm: bool = False
     """Whether queries and keys are normalised, in such a family."""
+    window: int = 0
+    """Tokens, its own among them, that a token attends to in layers with windows; 0: all."""
     dtype: str = "bfloat16"
     published: Published | None = None
     """What the files say of a model whose family has no layer table."""
@@ -161,6 +163,11 @@ class Architecture:
         return self.num_kv_heads * (self.latent.value_size if self.latent else self.head_size)
 
     @property
+    def gate_up_size(self) -> int:
+        """Rows of a projection that gives both SwiGLU branches."""
+        return 2 * self.ffn_size
+
+    @property
     def o_size(self) -> int:
         """Elements that attention gives its output projection."""
         return self.num_heads * (self.latent.value_size if self.latent else self.head_size)
@@ -212,6 +219,36 @@ class Architecture:
     @property
     def qkv_bias(self) -> bool:
         return self.layer_table.has("self_attn.q_proj.bias")
+
+    @property
+    def linear_bias(self) -> bool:
+        """Whether all linear layers but the output layer have biases, experts and routers too."""
+        return self.layer_table.has("self_attn.o_proj.bias")
+
+    @property
+    def sinks(self) -> bool:
+        """Whether each head has a sink, a score without a value."""
+        return self.is_mapped and self.layer_table.has("self_attn.sinks")
+
+    @property
+    def full_attention_every(self) -> int:
+        """See `Family.full_attention_every`."""
+        return FAMILIES[self.family].full_attention_every if self.window else 0
+
+    @property
+    def full_share(self) -> float:
+        """Share of its layers without a window."""
+        return 1 / (self.full_attention_every or 1)
+
+    @property
+    def clamped_swiglu(self) -> bool:
+        """See `LayerTable.clamped_swiglu`."""
+        return self.is_mapped and self.layer_table.clamped_swiglu
+
+    @property
+    def stacks_experts(self) -> bool:
+        """Whether one tensor of the checkpoint has a matrix of all experts."""
+        return any(row.is_stacked for row in self.layer_table.expert_rows)
 
     @property
     def qk_norm(self) -> bool:
@@ -316,6 +353,9 @@ class Architecture:
         """Shapes of its tensors, names below the layer."""
         shapes: dict[str, tuple[int, ...]] = {}
         for row in self.rows_of(layer):
+            if row.is_stacked:
+                shapes[row.name] = (self.num_experts, *reversed(self.shape(row)))
+                continue
             rows, *others = self.shape(row)
             above, *_ = shapes.get(row.name, (0,))
             shapes[row.name] = (above + rows, *others)
@@ -425,6 +465,7 @@ def architecture_from(
         latent=latent_attention(fields, family),
         attention_bias=bool(fields.attention_bias),
         use_qk_norm=bool(fields.use_qk_norm),
+        window=(fields.sliding_window or 0) if family.full_attention_every else 0,
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 

@@ -86,6 +86,12 @@ class View:
     offset: int
     strides: tuple[int, ...]
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions of the box from the slowest in memory to the fastest: (0, 2, 1) where
+        matrices lie transposed."""
+        return tuple(sorted(range(len(self.strides)), key=lambda dim: -self.strides[dim]))
+
     def of(self, part: Box, box: Box) -> View:
         """The view of `part`, where this one is the view of `box` and `box` contains `part`."""
         steps = ((p - b) * s for p, b, s in zip(part.start, box.start, self.strides, strict=True))

@@ -19,18 +19,21 @@ from verl_hpc.layout.family_rows import (
     OPTIONAL_BIAS,
     OPTIONAL_QK_NORM,
     OUT,
+    OUT_BIAS,
     Q_BIAS,
     QK_NORM,
     ROUTER_BIAS,
     SHARED,
+    SINKS,
     V_BIAS,
     K,
     Q,
     V,
     experts,
     router,
+    stacked_experts,
 )
-from verl_hpc.layout.layer_table import LayerTable
+from verl_hpc.layout.layer_table import LayerTable, Row
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class Family:
             `head_dim` says.
         partial_rotary: whether the field `partial_rotary_factor` says what share of a head's
             elements is rotated; others rotate whole heads, and refuse it.
+        full_attention_every: in each so many layers the last attends to all tokens before its own,
+            the others to a window (`sliding_window`); 0: windows are refused.
+        computed: values of fields that are computed whatever `config.json` says, by vLLM at least.
+        rope_types: the only ways to scale positions that vLLM computes; any if empty.
     """
 
     table: LayerTable
@@ -60,6 +67,9 @@ class Family:
     norm_topk_prob: bool = False
     heads_fill_hidden: bool = False
     partial_rotary: bool = False
+    full_attention_every: int = 0
+    computed: Mapping[str, Any] = field(default_factory=dict)
+    rope_types: tuple[str, ...] = ()
 
 
 _EXPERTS = experts("mlp.experts", "gate_proj", "up_proj", "down_proj")
@@ -90,6 +100,10 @@ _DEEPSEEK_V3 = Family(
 _BIASED_ATTENTION = (INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, OUT)
 _LLAMA = LayerTable((INPUT_NORM, Q, K, V, OUT, *MLP))
 _GLM4_ATTENTION = (INPUT_NORM, Q, K, V, *OPTIONAL_BIAS, *OPTIONAL_QK_NORM, OUT)
+_SINK_ATTENTION = tuple(
+    replace(row, vllm=row.parameter("vllm").replace("self_attn.", "attn."))
+    for row in (*_BIASED_ATTENTION, OUT_BIAS, SINKS)
+)
 _GLM4_NORM, _GLM4_ROUTER = router("mlp.gate.weight")
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(_LLAMA),
@@ -213,6 +227,45 @@ FAMILIES: Mapping[str, Family] = {
         sigmoid_router=True,
         norm_topk_prob=True,
         partial_rotary=True,
+    ),
+    "gpt_oss": Family(
+        LayerTable(
+            (
+                *_SINK_ATTENTION,
+                *router("mlp.router.weight"),
+                Row("mlp.router.bias", ("num_experts",), "whole", "mlp.router.bias"),
+            ),
+            stacked_experts("mlp.experts"),
+            clamped_swiglu=True,
+            vllm_embedding="model.embedding.weight",
+        ),
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 150000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+            "max_position_embeddings": 131072,
+            "sliding_window": 128,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 4,
+        },
+        full_attention_every=2,
+        computed={
+            "attention_bias": True,
+            "rms_norm_eps": 1e-5,
+            "swiglu_alpha": 1.702,
+            "swiglu_limit": 7.0,
+        },
+        rope_types=("yarn",),
     ),
 }
 """Families by `model_type` of a `config.json`."""

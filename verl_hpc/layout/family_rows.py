@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from verl_hpc.layout.layer_table import Row
+from verl_hpc.layout.layer_table import Row, Size, Split
 
 INPUT_NORM = Row(
     "input_layernorm.weight",
@@ -34,6 +34,13 @@ OUT = Row(
     "columns",
     "self_attention.linear_proj.weight",
 )
+OUT_BIAS = Row(
+    "self_attn.o_proj.bias", ("hidden_size",), "whole", "self_attention.linear_proj.bias"
+)
+SINKS = Row(
+    "self_attn.sinks", ("num_heads",), "rows", "self_attention.core_attention.softmax_offset"
+)
+"""A score of each head that takes a share of its softmax and has no value."""
 
 MLP_NORM = Row(
     "post_attention_layernorm.weight",
@@ -74,6 +81,28 @@ def experts(prefix: str, gate: str, up: str, down: str) -> tuple[Row, ...]:
         Row(f"{prefix}.{{}}.{gate}.weight", ("ffn_size", "hidden_size"), "rows", *inward),
         Row(f"{prefix}.{{}}.{up}.weight", ("ffn_size", "hidden_size"), "rows", *inward),
         Row(f"{prefix}.{{}}.{down}.weight", ("hidden_size", "ffn_size"), "columns", *outward),
+    )
+
+
+def stacked_experts(prefix: str) -> tuple[Row, ...]:
+    """Rows of experts that are one tensor in the checkpoint, with biases; rows of gate and up
+    alternate. Where an expert is cut, the first part of it adds its last bias."""
+    linear: tuple[tuple[str, tuple[Size, Size], Split, Split, str, str], ...] = (
+        ("gate_up_proj", ("gate_up_size", "hidden_size"), "rows", "rows", "fc1", "w13"),
+        ("down_proj", ("hidden_size", "ffn_size"), "columns", "whole", "fc2", "w2"),
+    )
+    return tuple(
+        Row(
+            f"{prefix}.{name}{'_bias' * (part == 'bias')}",
+            shape if part == "weight" else shape[:1],
+            split if part == "weight" else split_of_bias,
+            f"mlp.experts.local_experts.{{}}.linear_{number}.{part}",
+            f"mlp.experts.linear_{number}.{part}{{}}",
+            f"{prefix}.routed_experts.{vllm}_{part}",
+            is_stacked=True,
+        )
+        for name, shape, split, split_of_bias, number, vllm in linear
+        for part in ("weight", "bias")
     )
 
 

@@ -39,6 +39,17 @@ class Fragment:
     target: Piece
     num_bytes: int
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions as elements travel: in the order of the source's memory, where a tensor may
+        lie transposed."""
+        return self.source.regions[0].view.order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the box, its dimensions in this order."""
+        return tuple(self.box.shape[dim] for dim in self.order)
+
 
 Cut = tuple[tuple[int, ...], int, Box]
 """(indices of the source boxes, index of the target box, their common part)."""

@@ -90,6 +90,8 @@ class HfConfig(BaseModel):
     max_position_embeddings: Positions = 2048
     layer_types: list[str] | None = None
     sliding_window: Window | None = None
+    swiglu_alpha: Positive = 1.702
+    swiglu_limit: Positive = 7.0
     use_sliding_window: Flag | None = None
     moe_intermediate_size: Size | None = None
     num_local_experts: Count | None = None

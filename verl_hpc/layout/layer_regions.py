@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.box import View
+from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.layer_table import Row
 from verl_hpc.layout.shard_map import Holder, Region, RowBlock, columns, stack_rows
 
@@ -51,6 +52,11 @@ def parameter_regions(
         offset: where in the parameter the regions start, in elements.
     """
     first, shape = rows[0], arch.shape(rows[0])
+    if first.is_stacked:
+        alone = [replace(row, is_stacked=False) for row in rows]
+        for region in parameter_regions(arch, parameter, alone, everyone, shards, cut, offset):
+            yield _stacked(region, first.expert)
+        return
     places = [everyone] if first.split == "whole" else shards
     for t, holders in enumerate(places):
         if first.split == "columns":
@@ -60,6 +66,17 @@ def parameter_regions(
         else:
             blocks = cut(arch, rows, t, len(places))
             yield from stack_rows(parameter, blocks, holders, shape[1:], offset)
+
+
+def _stacked(region: Region, expert: int) -> Region:
+    """A region of an expert's tensor, in the tensor of all experts, which has each transposed."""
+    box, view = region.box, region.view
+    return Region(
+        region.tensor,
+        Box((expert, *reversed(box.start)), (expert + 1, *reversed(box.stop))),
+        region.holders,
+        View(view.name, view.offset, (box.num_elements, *reversed(view.strides))),
+    )
 
 
 def placed(regions: Iterable[Region], tensor: str, parameter: str) -> Iterator[Region]:

@@ -15,6 +15,8 @@ Size = Literal[
     "ffn_size",
     "dense_ffn_size",
     "shared_ffn_size",
+    "gate_up_size",
+    "num_heads",
     "head_size",
     "q_size",
     "kv_size",
@@ -65,6 +67,9 @@ class Row:
         needs: what a model must have for the row to be there.
         is_buffer: whether it is no parameter: it is float32, and no optimizer changes it.
         is_float32_in_vllm: whether vLLM has it in float32, whatever the type of the others.
+        is_stacked: whether one tensor of the checkpoint has this of all experts, each transposed:
+            (experts, columns, rows) or (experts, elements).
+        expert: number of the expert whose row this is.
     """
 
     name: str
@@ -76,6 +81,8 @@ class Row:
     needs: Need = "always"
     is_buffer: bool = False
     is_float32_in_vllm: bool = False
+    is_stacked: bool = False
+    expert: int = 0
 
     def parameter(self, engine: Engine) -> str:
         if engine == "vllm":
@@ -84,7 +91,7 @@ class Row:
 
     def of_expert(self, number: int) -> Row:
         """This row of one expert; the parameters keep their `{}`."""
-        return replace(self, name=self.name.format(number))
+        return replace(self, name=self.name.format(number), expert=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +103,16 @@ class LayerTable:
         expert_rows: of each expert.
         rotary_interleaved: rotary embeddings turn neighbours in a head, elements 0 and 1, and not
             an element of its first half and one of its second.
+        clamped_swiglu: rows of gate and up alternate, and are limited before they meet
+            (`engines.megatron.spec.clamped_swiglu`).
+        vllm_embedding: vLLM's name of the embedding.
     """
 
     rows: tuple[Row, ...]
     expert_rows: tuple[Row, ...] = ()
     rotary_interleaved: bool = False
+    clamped_swiglu: bool = False
+    vllm_embedding: str = "model.embed_tokens.weight"
 
     @property
     def is_fused(self) -> bool:

@@ -219,6 +219,7 @@ def _load(message: Sequence[tuple[Fragment, Route]]) -> _Load:
 
 def _lies_in_one_piece(piece: Piece, fragment: Fragment) -> bool:
     """Whether a fragment's elements follow each other in memory."""
-    shape, strides = fragment.box.shape, piece.regions[0].view.strides
+    shape, held = fragment.shape, piece.regions[0].view.strides
+    strides = [held[dim] for dim in fragment.order]
     wanted = row_major_strides(shape)
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, wanted, strict=True))

@@ -57,15 +57,15 @@ def _differences(
     dtypes = {shard_map.tensors[region.tensor].dtype for region in regions}
     if dtypes != {dtype_name(parameter.dtype)}:
         yield f"{name}: the engine has {actual}, the map {' and '.join(sorted(dtypes))}"
-    strides = row_major_strides(tuple(parameter.shape))
+    strides = row_major_strides((1, *parameter.shape))
     end = 0
     for region in sorted(regions, key=lambda r: r.view.offset):
-        rank = len(region.box.shape)
-        if region.view.offset != end or strides[-rank:] != region.view.strides:
+        held = tuple(sorted(region.view.strides, reverse=True))  # the tensor may lie transposed
+        if region.view.offset != end or strides[len(strides) - len(held) :] != held:
             end = -1
             break
         end += region.box.num_elements
-    size = row_major_strides((1, *parameter.shape))[0]
+    size = strides[0]
     whole = end == size or (0 <= end < size and all(r.tensor in _PADDED for r in regions))
     if not whole or not parameter.is_contiguous():
         rows = " and ".join(f"{r.tensor}{list(r.box.shape)}" for r in regions[:4])

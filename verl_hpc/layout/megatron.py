@@ -170,6 +170,11 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     if arch.is_moe:
         check_divides("expert_tensor_parallel", layout.etp, arch.ffn_size, "ffn size")
         check_divides("expert_parallel", layout.ep, arch.num_experts, "experts")
+        if layout.etp > 1 and arch.linear_bias:
+            raise LayoutError(
+                f"expert_tensor_parallel = {layout.etp}: experts of a {arch.family} have biases, "
+                "which Megatron-core would add once on each rank of an expert; leave it out"
+            )
     for size, what in tensor_parallel_sizes(arch):
         check_divides("tensor_parallel", layout.tp, size, what)
     _ = layout.expert_grid  # which refuses sizes that do not divide
@@ -275,7 +280,7 @@ def _layer(
         for i in range(per_rank):
             mine = [row.of_expert(e * per_rank + i) for row in table.expert_rows]
             for name, rows in by_parameter(mine, backend).items():
-                yield from parameter_regions(arch, name.format(i), rows, everyone, shards)
+                yield from parameter_regions(arch, name.format(i), rows, shards[0], shards)
 
 
 def _interleaved(arch: Architecture, rows: Sequence[Row], t: int, n: int) -> Iterator[RowBlock]:

@@ -34,9 +34,6 @@ NOT_MAPPED: Mapping[str, str] = {
     "gemma": _GEMMA,
     "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
     "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
-    "gpt_oss": "attention sinks and sliding windows in every second layer, biases of experts and "
-    "of the router, and clamped SwiGLU with interleaved gate and up rows; also experts that lie "
-    "transposed in one tensor of a layer",
 }
 """What a layer table of a family would need, by `model_type` of a `config.json`."""
 

@@ -41,9 +41,7 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
                 "with a number above 0: set it as the model's publisher does, or remove it for "
                 f"{family.defaults[field]}"
             )
-    for field, why in family.refused.items():
-        if getattr(fields, field):
-            yield f"{field} in a {fields.model_type} {why}"
+    yield from _problems_of_values(fields, family)
     hidden, heads = fields.hidden_size, fields.num_attention_heads
     if family.heads_fill_hidden and heads * fields.head_size != hidden:
         yield (
@@ -59,6 +57,19 @@ def problems_of(fields: HfConfig) -> Iterator[str]:
     if family.table.uses("kv_rank"):
         yield from _problems_of_latent_attention(fields)
     yield from _problems_of_windows(fields, family)
+
+
+def _problems_of_values(fields: HfConfig, family: Family) -> Iterator[str]:
+    for field, only in family.computed.items():
+        if (value := getattr(fields, field)) != only:
+            yield (
+                f"{field} = {value!r}; a {fields.model_type} is computed with {only!r} alone: set "
+                "it so if the model was trained so, or choose parallel.engine: fsdp with "
+                "rollout.engine: hf"
+            )
+    for field, why in family.refused.items():
+        if getattr(fields, field):
+            yield f"{field} in a {fields.model_type} {why}"
 
 
 def _problems_of_experts(fields: HfConfig, family: Family) -> Iterator[str]:
@@ -108,7 +119,8 @@ def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
                 f"rope_parameters.{kind}: rotary settings by kind of layer are not supported; "
                 "give all layers the same"
             )
-    rope_type, known = rope.get("rope_type", "default"), ("default", *SCALED_ROPE)
+    rope_type = rope.get("rope_type", "default")
+    known = family.rope_types or ("default", *SCALED_ROPE)
     if rope_type not in known:
         yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
     partial = rope.get("partial_rotary_factor", 1.0)
@@ -146,6 +158,16 @@ def _problems_of_latent_attention(fields: HfConfig) -> Iterator[str]:
 
 def _problems_of_windows(fields: HfConfig, family: Family) -> Iterator[str]:
     window, slides = fields.sliding_window, fields.use_sliding_window
+    if every := family.full_attention_every:
+        layers = range(1, fields.num_hidden_layers + 1)
+        kinds = ["sliding_attention" if n % every else "full_attention" for n in layers]
+        if not window or fields.layer_types not in (None, kinds):
+            yield (
+                f"sliding_window = {window} and layer_types = {fields.layer_types}; every {every} "
+                f"layers of a {fields.model_type} all but the last have a window: set one above 0, "
+                "and leave layer_types out"
+            )
+        return
     if slides is None:
         slides = family.defaults.get("use_sliding_window", False)
     positions = fields.max_position_embeddings

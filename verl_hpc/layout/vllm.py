@@ -128,10 +128,11 @@ def vllm_shard_map(
     # vLLM pads to 64 rows in all, not per rank.
     num_rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE)
     embedding, norm, output = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+    table = arch.layer_table
     vocabulary = partial(
         padded_rows, shape=(arch.vocab_size, arch.hidden_size), num_rows=num_rows, shards=shards
     )
-    regions = list(vocabulary(embedding, embedding))
+    regions = list(vocabulary(table.vllm_embedding, embedding))
     layers = {
         alike: list(_layer(arch, alike, everyone, shards, expert_parallel))
         for alike in arch.layer_kinds
@@ -174,5 +175,8 @@ def _layer(
             holders = shards[place : place + 1]
         mine = [row.of_expert(expert) for row in table.expert_rows]
         for name, rows in by_parameter(mine, "vllm").items():
-            share = sum(prod(arch.shape(row)) for row in rows) // len(holders)
-            yield from parameter_regions(arch, name, rows, everyone, holders, offset=index * share)
+            parts = 1 if rows[0].split == "whole" else len(holders)
+            share = sum(prod(arch.shape(row)) for row in rows) // parts
+            yield from parameter_regions(
+                arch, name, rows, holders[0], holders, offset=index * share
+            )

@@ -128,17 +128,19 @@ def check_router_replay(config: RunConfig, arch: Architecture) -> None:
 
 
 def check_quantization(config: RunConfig, arch: Architecture) -> None:
-    if config.rollout.quantization is not None and arch.layer_table.is_fused:
+    if config.rollout.quantization is None:
+        return
+    if arch.layer_table.is_fused or arch.stacks_experts:
         raise ConfigError(
             f"rollout.quantization: a {arch.family}'s checkpoint has several layers in one tensor "
             "(qkv_proj, gate_up_proj), whose scales are not mapped; leave it out"
         )
-    if config.rollout.quantization is not None and arch.latent is not None:
+    if arch.latent is not None:
         raise ConfigError(
             f"rollout.quantization: scales of kv_b_proj of a {arch.family}, from which vLLM "
             "derives further weights, are not mapped; leave it out"
         )
-    if config.rollout.quantization is not None and arch.has_other_mlps:
+    if arch.has_other_mlps:
         raise ConfigError(
             f"rollout.quantization: a {arch.family} has shared experts, or dense layers before "
             "those with experts, whose scales are not mapped; leave it out"

@@ -105,7 +105,7 @@ class RoleShape:
     def backend(self) -> Backend:
         """Backend that `engines.megatron.precision.choose_backend` picks, with Transformer Engine
         on GPUs; transformers' layers keep the same activations as Megatron-core's local ones."""
-        if self.is_sharded:
+        if self.is_sharded or self.arch.sinks:
             return "local"
         return "transformer_engine" if self.on_gpu and self.dtype != "float32" else "local"
 

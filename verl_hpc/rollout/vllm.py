@@ -159,6 +159,11 @@ class VllmEngine:
         self._by_name = loader(self._model, self.dtype) if loader is not None else None
         latent = _latent().LatentLayers if arch.latent is not None else None
         self._latent = latent(self._model, self.dtype) if latent is not None else None
+        here = {region.view.name for region in self.shard_map.held_by(world.rank)}
+        biases = {r.view.name for r in self.shard_map.regions if r.view.name.endswith("_bias")}
+        named = self._model.named_parameters()
+        self._zeros = {id(p): p.detach() for n, p in named if n in biases - here}
+        """Biases of experts that the first rank of an engine adds; on others they are zero."""
         vllm_fp8.check_kernels(self._model)
         self._routed: RoutedExperts | None = None
         if keeps_experts:
@@ -169,9 +174,9 @@ class VllmEngine:
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
-        derived = self._latent.derived if self._latent is not None else ()
+        others = {*(self._latent.derived if self._latent is not None else ()), *self._zeros}
         named = self._model.named_parameters()
-        return {name: p.detach() for name, p in named if id(p) not in derived}
+        return {name: p.detach() for name, p in named if id(p) not in others}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         assert self._by_name is not None, "its weights are filled in place"
@@ -236,6 +241,8 @@ class VllmEngine:
             self._by_name.finish()
         if self._latent is not None:
             self._latent.derive()
+        for bias in self._zeros.values():
+            bias.zero_()
         if self._on_cpu:
             _for_cpus().pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()

@@ -164,9 +164,7 @@ class RunParts:
         that differ from the first."""
         kernels: dict[str, str] = {}
         for name, role in self.config.role_settings.items():
-            own = describe_kernels(
-                role.model, role.parallel, by_name=not self.roles[name].arch.is_mapped
-            )
+            own = describe_kernels(role.model, role.parallel, self.roles[name].arch)
             first = kernels or own
             kernels |= {f"{key} of the {name}": s for key, s in own.items() if first[key] != s}
             kernels = first | kernels

@@ -181,7 +181,7 @@ class Exchange:
         """The part of a message that carries each fragment, in its type and shape."""
         parts = data.split([fragment.num_bytes for fragment in fragments])
         return [
-            part.view(self._memory.dtype(fragment)).view(fragment.box.shape)
+            part.view(self._memory.dtype(fragment)).view(fragment.shape)
             for fragment, part in zip(fragments, parts, strict=True)
         ]
 

@@ -61,11 +61,13 @@ class Memory:
 def window(
     tensors: Mapping[str, torch.Tensor], view: View, part: Fragment | Region
 ) -> torch.Tensor:
-    """The piece of a rank's tensor that a fragment or a region lies in, of its shape."""
+    """The piece of a rank's tensor that a fragment or a region lies in, of its shape; a fragment's
+    dimensions are in the order in which it travels."""
     tensor = tensors[view.name]
     assert tensor.is_contiguous(), f"{view.name} is not contiguous"
     first = tensor.storage_offset() + view.offset
-    return tensor.as_strided(part.box.shape, view.strides, first)
+    found = tensor.as_strided(part.box.shape, view.strides, first)
+    return found.permute(part.order) if isinstance(part, Fragment) else found
 
 
 def in_pieces(*windows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

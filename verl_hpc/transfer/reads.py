@@ -117,7 +117,8 @@ class Reads:
         first, *others = map(torch.atleast_1d, self._memory.windows(item.targets, fragment))
         in_place = first.is_contiguous()
         pieces = []
-        for rows, runs in _pieces(first.shape, item.sent.strides or (1,), first.element_size()):
+        strides = [item.sent.strides[dim] for dim in fragment.order] or (1,)
+        for rows, runs in _pieces(first.shape, strides, first.element_size()):
             into = first[rows] if in_place else self._scratch_like(first[rows])
             copies = [window[rows] for window in ((first, *others), others)[in_place]]
             pieces.append(_Piece(runs, into, copies))

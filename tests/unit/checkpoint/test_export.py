@@ -121,7 +121,7 @@ def test_what_reads_back_differently_is_not_exported(original, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "qwen2_moe", "gpt_oss"])
 def test_layers_for_speculation_are_left_out_and_a_router_keeps_its_bias_in_float32(
     tmp_path, family
 ):

@@ -74,8 +74,10 @@ def laid_out(name):
     """The configuration, the model of each role, and the layouts on the nodes of the script."""
     config, others = load_config(ROOT / f"configs/run/{name}.yaml"), OTHERS.get(name, {})
     archs = {
-        role: read_architecture(ROOT / f"configs/model/{others.get(role, RUNS[name][0])}.json")
-        for role in config.role_settings
+        role: read_architecture(
+            ROOT / f"configs/model/{others.get(role, RUNS[name][0])}.json", settings.parallel.engine
+        )
+        for role, settings in config.role_settings.items()
     }
     first, per_node = next(iter(archs.values())), site_of(name).ranks_per_node
     ranks = num_ranks(name)

@@ -58,7 +58,8 @@ def test_what_computes_is_told(machine, there, model, settings, fused, attention
 
 def test_a_family_without_a_layer_table_computes_as_transformers_has_it(machine):
     machine()
-    told = factory.describe_kernels(BF16, ParallelConfig(engine="fsdp"), by_name=True)
+    olmo = architecture(family="olmo2")
+    told = factory.describe_kernels(BF16, ParallelConfig(engine="fsdp"), olmo)
     assert "Liger" not in told["training layers"] and "no layer table" in told["training layers"]
     assert told["training attention"] == "the family's own in transformers"
 

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from verl_hpc.config.model import ModelConfig, OptimizerConfig
+from tests.unit.layout.models import moe
+from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig
 from verl_hpc.engines.megatron import precision
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.errors import ClusterError
@@ -104,6 +105,17 @@ def test_transformer_engine_where_it_can_be_used(machine):
     assert precision.describe_kernels(BF16)["training layers"] == "Transformer Engine"
     float32 = precision.describe_kernels(ModelConfig(path="x", dtype="float32"))
     assert float32["training layers"] == "PyTorch (model.dtype = float32)"
+
+
+def test_attention_with_sinks_is_pytorchs(machine):
+    machine()
+    assert precision.choose_backend(BF16, moe("gpt_oss")) == "local"
+    assert precision.choose_backend(BF16, moe()) == "transformer_engine"
+    told = precision.describe_kernels(BF16, moe("gpt_oss"))
+    assert told["training layers"] == "PyTorch (sinks in attention)"
+    fp8 = BF16.model_copy(update={"fp8": Fp8Config()})
+    with pytest.raises(ClusterError, match="model.fp8: the attention of a gpt_oss has sinks"):
+        precision.choose_backend(fp8, moe("gpt_oss"))
 
 
 @pytest.mark.parametrize(

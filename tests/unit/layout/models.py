@@ -104,6 +104,15 @@ DEEPSEEK_ROPE = {
     "original_max_position_embeddings": 4096,
 }
 
+GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
+
 PUBLISHED = {
     "Llama-3.1-405B": (LLAMA_31_405B, 405_853_388_800),
     "Llama-3.1-70B": (_config("llama", (80, 8192, 28672, 64, 8, 128256)), 70_553_706_496),
@@ -277,6 +286,24 @@ PUBLISHED = {
             use_sliding_window=False,
         ),
         14_315_784_192,
+    ),
+    "gpt-oss-20b": (
+        _config(
+            "gpt_oss",
+            (24, 2880, 2880, 64, 8, 201088),
+            attention_bias=True,
+            head_dim=64,
+            max_position_embeddings=131072,
+            num_experts_per_tok=4,
+            num_local_experts=32,
+            rms_norm_eps=1e-5,
+            rope_scaling=GPT_OSS_ROPE,
+            rope_theta=150000,
+            sliding_window=128,
+            swiglu_limit=7.0,
+            tie_word_embeddings=False,
+        ),
+        20_914_757_184,
     ),
 }
 """Contents of `config.json` and number of parameters; tied embeddings count once."""

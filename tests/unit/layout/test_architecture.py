@@ -38,6 +38,7 @@ QWEN = PUBLISHED["Qwen2.5-7B"][0]
 DEEPSEEK = PUBLISHED["DeepSeek-V3"][0]
 GLM = PUBLISHED["GLM-4.5-Air"][0]
 GATED = PUBLISHED["Qwen1.5-MoE-A2.7B"][0]
+GPT_OSS = PUBLISHED["gpt-oss-20b"][0]
 
 
 def without(config, *names):
@@ -289,7 +290,8 @@ def test_what_a_config_leaves_out_is_as_in_transformers(family):
         elif (value := getattr(theirs, name, None)) is not None:
             assert getattr(ours, attribute) == value, name
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
-    assert ours.rope_scaling is None
+    is_scaled = theirs.rope_parameters["rope_type"] != "default"
+    assert ours.rope_scaling == (theirs.rope_parameters if is_scaled else None)
 
 
 def test_tensors_come_in_checkpoint_order():
@@ -440,6 +442,15 @@ REFUSED = [
     (GATED, {"qkv_bias": False}, "qkv_bias = False"),
     (GATED, {"head_dim": 64}, "head_dim = 64 in a qwen2_moe", "2048 / 16"),
     (GATED, {"sliding_window": 0, "use_sliding_window": True}, "sliding_window = 0; a window"),
+    # what is computed whatever these fields say
+    (GPT_OSS, {"attention_bias": False}, "attention_bias = False; a gpt_oss", "with True alone"),
+    (GPT_OSS, {"rms_norm_eps": 1e-6}, "rms_norm_eps = 1e-06; a gpt_oss", "rollout.engine: hf"),
+    (GPT_OSS, {"swiglu_limit": 8.0}, "swiglu_limit = 8.0; a gpt_oss", "with 7.0 alone"),
+    (GPT_OSS, {"swiglu_alpha": 1.0}, "swiglu_alpha = 1.0; a gpt_oss", "with 1.702 alone"),
+    (GPT_OSS, {"rope_scaling": None}, "rope_type = 'default' is not supported", "are yarn"),
+    (GPT_OSS, {"sliding_window": None}, "sliding_window = None and layer_types = None; every 2"),
+    (GPT_OSS, {"layer_types": ["full_attention"] * 24}, "layer_types = ['full_attention', "),
+    (GPT_OSS, {"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4", "to bfloat16 with"),
     ({}, {}, "model_type = None", "whose model_type names its family"),
     (LLAMA, {"model_type": {}}, "model_type = {}", "whose model_type names its family"),
 ]
@@ -471,6 +482,7 @@ EVERY_WINDOW = {"layer_types": ["sliding_attention"], "use_sliding_window": True
         (GATED, {"head_dim": 128, "qkv_bias": True, "sliding_window": 0}),
         (QWEN, {"layer_types": ["full_attention"], "return_dict": True}),
         (LLAMA, {"pad_token_id": -1}),
+        (GPT_OSS, {"layer_types": ["sliding_attention", "full_attention"] * 12}),
         (LLAMA, {"is_encoder_decoder": False}),
     ],
 )

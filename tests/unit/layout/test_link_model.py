@@ -2,10 +2,11 @@
 
 import pytest
 
-from tests.unit.layout.models import PUBLISHED
+from tests.unit.layout.models import PUBLISHED, moe
 from verl_hpc.layout import link_model
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.layout.link_model import Links, limit_seconds, predicted_seconds
+from verl_hpc.layout.fragments import fragments
+from verl_hpc.layout.link_model import Links, _lies_in_one_piece, limit_seconds, predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import reshard_report
@@ -105,3 +106,13 @@ def test_ranks_have_few_peers():
     for route in plan.hops[0]:
         senders.setdefault(route.target, set()).add(route.source)
     assert {len(found) for found in senders.values()} == {7}
+
+
+def test_experts_that_a_checkpoint_has_transposed_are_neither_packed_nor_unpacked():
+    """Both engines have them as linear layers do."""
+    source = megatron_shard_map(moe("gpt_oss"), TrainLayout(tp=2, ep=2))
+    target = vllm_shard_map(moe("gpt_oss"), [(0,), (1,)])
+    moved = [f for f in fragments(source, target, 1 << 20) if ".experts." in f.tensor]
+    assert {f.order for f in moved if not f.tensor.endswith("bias")} == {(0, 2, 1)}
+    packed = [f for f in moved for p in (f.source, f.target) if not _lies_in_one_piece(p, f)]
+    assert moved and packed == []

@@ -329,6 +329,7 @@ WIDE = architecture(num_heads=12, num_kv_heads=4, ffn_size=12)
         ),
         (moe(), TrainLayout(dp=3, ep=3), ["expert_parallel = 3", "4 experts"]),
         (moe(), TrainLayout(tp=8, etp=3), ["expert_tensor_parallel = 3", "8 ffn size"]),
+        (moe("gpt_oss"), TrainLayout(tp=2, etp=2), ["expert_tensor_parallel = 2", "have biases"]),
         (
             moe(),
             TrainLayout(tp=2, ep=4),

@@ -332,6 +332,22 @@ def test_what_is_not_mapped_of_mlps_besides_routed_experts(changes, told):
         run_layouts(parse(**changes), arch, 1)
 
 
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"lora": {"rank": 4}}, "lora: a gpt_oss has .* or all experts in one tensor"),
+        (
+            {"rollout__quantization": "fp8", "algorithm__correction": {}},
+            "rollout.quantization: a gpt_oss's checkpoint has several layers in one tensor",
+        ),
+    ],
+)
+def test_what_is_not_mapped_of_experts_in_one_tensor(changes, told):
+    arch = moe("gpt_oss", vocab_size=128, max_positions=1024)
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), arch, 1)
+
+
 def test_a_router_without_a_bias_is_not_balanced_by_it():
     changes = {"model__router": {"bias_update_rate": 0.001}}
     run_layouts(parse(**changes), deepseek(vocab_size=128, max_positions=1024), 1)

@@ -83,8 +83,13 @@ def transformer_config(
         layernorm_epsilon=arch.norm_epsilon,
         gated_linear_unit=True,
         activation_func=silu,
-        add_bias_linear=False,
+        # Megatron-core calls an activation of a layer's own so.
+        use_te_activation_func=arch.layer_table.clamped_swiglu,
+        add_bias_linear=arch.linear_bias,
         add_qkv_bias=arch.qkv_bias,
+        softmax_type="learnable" if arch.sinks else "vanilla",
+        window_size=(arch.window - 1, 0) if arch.window else None,
+        window_attn_skip_freq=arch.full_attention_every or None,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         tensor_model_parallel_size=layout.tp,
@@ -112,7 +117,7 @@ def transformer_config(
         softmax_scale=softmax_scale(arch),
         attention_backend=AttnBackend.auto if fused else AttnBackend.local,
         masked_softmax_fusion=False,
-        bias_activation_fusion=on_gpu,
+        bias_activation_fusion=on_gpu and not arch.layer_table.clamped_swiglu,
         bias_dropout_fusion=on_gpu,
         rotary_interleaved=arch.rotary_interleaved,
         # Megatron-core calls Transformer Engine's kernel of packed rows without saying this.
@@ -152,7 +157,7 @@ def engine_shard_map(
     return megatron_shard_map(
         arch,
         layout,
-        backend=choose_backend(model),
+        backend=choose_backend(model, arch),
         head=head,
         dtype=model.dtype,
         vocab_multiple=VOCAB_MULTIPLE,

@@ -65,17 +65,23 @@ class SplitAttention:
         self._lengths = row.lengths
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float | None,
+        window: int = 0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from (T / n, heads, size) inputs to (T / n, heads, size of values); keys and
-        values may have fewer heads, and values another size."""
+        values may have fewer heads, and values another size (see `causal_attention`)."""
         sizes = [key.shape[-1], value.shape[-1]]
         both = gather_from_sequence_parallel_region(torch.cat([key, value], -1), group=self._group)
         key, value = both.index_select(0, self._split.order).split(sizes, dim=-1)
         parts = []
         for own, seen in self._pieces():
-            q, k, v = (t.transpose(0, 1) for t in (query[own], key[seen], value[seen]))
-            parts.append(_attend_to_past(q, k, v, scale).transpose(0, 1))
+            q, k, v = (t.transpose(0, 1)[None] for t in (query[own], key[seen], value[seen]))
+            parts.append(causal_attention(q, k, v, scale, window, sinks)[0].transpose(0, 1))
         return torch.cat(parts)
 
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
@@ -89,15 +95,3 @@ class SplitAttention:
                 yield slice(own, own + size), slice(start, start + (piece + 1) * size)
                 own += size
             start += length
-
-
-def _attend_to_past(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
-) -> torch.Tensor:
-    """Attend causally with queries that are the last of the keys' tokens, (heads, tokens, size)
-    each."""
-    num, past = query.shape[1], key.shape[1] - query.shape[1]
-    mask = None
-    if past:
-        mask = torch.ones(num, past + num, dtype=torch.bool, device=query.device).tril(past)
-    return causal_attention(query[None], key[None], value[None], scale, mask)[0]

@@ -92,7 +92,7 @@ class MegatronEngine(LayoutEngine):
         self.trained_map = trained_map(arch, self.shard_map, head, lora)
         self._groups = groups
         self._guard = GuardedStep(name)
-        backend = choose_backend(model)
+        backend = choose_backend(model, arch)
         check_offload(parallel)
         check_moments(optimizer)
         with groups.entered():

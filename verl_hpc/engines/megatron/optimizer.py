@@ -258,14 +258,19 @@ def _fuse(optimizer: torch.optim.AdamW) -> None:
 
 def _owned_parts(region: Region, start: int, stop: int) -> Iterator[tuple[Box, View]]:
     """Yield the boxes of a parameter's region within its flat range `[start, stop)`."""
-    assert region.view.strides == row_major_strides(region.box.shape), region
+    order = region.view.order
+    back = [order.index(dim) for dim in range(len(order))]
+    shape = tuple(region.box.shape[dim] for dim in order)
+    assert [*row_major_strides(shape)] == [region.view.strides[d] for d in order], region
     # The range counts the parameter's elements; the region is some of its rows, from `first` on.
     first = region.view.offset
     low = max(start - first, 0)
     high = min(stop - first, region.box.num_elements)
     offset = first + low - start
-    for part in flat_range_boxes(region.box.shape, low, high):
-        view = View(region.view.name, offset, row_major_strides(part.shape))
+    for piece in flat_range_boxes(shape, low, high):
+        strides = row_major_strides(piece.shape)
+        part = Box(*(tuple(end[dim] for dim in back) for end in (piece.start, piece.stop)))
+        view = View(region.view.name, offset, tuple(strides[dim] for dim in back))
         yield part.shifted(region.box.start), view
         offset += part.num_elements
 

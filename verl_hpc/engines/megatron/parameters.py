@@ -98,6 +98,8 @@ def mark_sharded(
             # ep > 1, and else would add up the gradients of tensor-parallel ranks nowhere.
             parameter.tensor_model_parallel = True
             parameter.allreduce = not apart
+            # Tokens of all ranks come to it; Megatron-core takes its bias for one of its own's.
+            parameter.sequence_parallel = False
 
 
 def primary_regions_of(shard_map: ShardMap, layout: TrainLayout, rank: int) -> list[Region]:

@@ -11,6 +11,7 @@ import torch
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.errors import ClusterError
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import Backend
 
 _HOW_TO_GET_TE = (
@@ -60,12 +61,13 @@ def why_no_transformer_engine() -> str | None:
     return f"this version of Transformer Engine has no {missing}" if missing else None
 
 
-def describe_kernels(model: ModelConfig) -> dict[str, str]:
+def describe_kernels(model: ModelConfig, arch: Architecture | None = None) -> dict[str, str]:
     """Name the kernels of layers and attention in training, and why fused ones are not used."""
-    if choose_backend(model) == "transformer_engine":
+    if choose_backend(model, arch) == "transformer_engine":
         chosen = "chosen by Transformer Engine; NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 shows which"
         return {"training layers": "Transformer Engine", "training attention": chosen}
-    why = why_no_transformer_engine() or f"model.dtype = {model.dtype}"
+    sinks = "sinks in attention" if arch is not None and arch.sinks else ""
+    why = why_no_transformer_engine() or sinks or f"model.dtype = {model.dtype}"
     return {
         "training layers": f"PyTorch ({why})",
         "training attention": "scaled_dot_product_attention",
@@ -77,12 +79,20 @@ def has_apex_gradient_fusion() -> bool:
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 
-def choose_backend(model: ModelConfig) -> Backend:
+def choose_backend(model: ModelConfig, arch: Architecture | None = None) -> Backend:
     """Choose Transformer Engine's layers if they can run here, else PyTorch's.
 
     Raises:
-        ClusterError: FP8 is asked for and this device or installation cannot do it.
+        ClusterError: FP8 is asked for, and this device, installation or model cannot do it.
     """
+    if arch is not None and arch.sinks:
+        # Transformer Engine's attention with sinks was not tried on packed sequences.
+        if model.fp8 is not None:
+            raise ClusterError(
+                f"model.fp8: the attention of a {arch.family} has sinks, and is computed by "
+                "PyTorch's layers, which do not train in FP8; leave it out"
+            )
+        return "local"
     available = has_transformer_engine()
     if model.fp8 is not None:
         _check_fp8(model.fp8, model.dtype, available)

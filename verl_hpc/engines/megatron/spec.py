@@ -15,11 +15,13 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.tensor_parallel.layers import RowParallelLinear
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
 
 from verl_hpc.engines.megatron.latent import LatentAttention, ReplicatedLinear
 from verl_hpc.engines.megatron.rows import MicroBatches
@@ -41,8 +43,24 @@ class RMSNorm(torch.nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel
 
 
+def clamped_swiglu(both: torch.Tensor) -> torch.Tensor:
+    """SwiGLU of gpt-oss: gate and up, limited to 7, of (T, 2 width) that alternate, (T, width)."""
+    gate, up = both[..., ::2].clamp(max=7.0), both[..., 1::2].clamp(-7.0, 7.0)
+    return (up + 1) * gate * torch.sigmoid(1.702 * gate)
+
+
+class BiasedOutput(RowParallelLinear):
+    """The last layer of an expert with biases. Megatron-core adds the bias in place, weighted by
+    the router, which autograd forbids of what its own layer returns, a view."""
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output, bias = super().forward(hidden)
+        return output.clone(), bias
+
+
 class PackedAttention(MegatronModule):
-    """Causal attention within each sequence of a packed row.
+    """Causal attention within each sequence of a packed row, with the sinks and windows that
+    Megatron-core's settings give a layer.
 
     Query, key and value are (T, 1, heads, size), values perhaps of another size; the output is (T,
     1, heads * size of values).
@@ -59,8 +77,16 @@ class PackedAttention(MegatronModule):
         **_: Any,
     ) -> None:
         super().__init__(config=config)
-        del layer_number, attn_mask_type, attention_type, attention_dropout
+        del attn_mask_type, attention_type, attention_dropout
         self.scale = softmax_scale
+        has_window = is_layer_window_attention(
+            config.window_size, config.window_attn_skip_freq, layer_number
+        )
+        self.window = config.window_size[0] + 1 if has_window else 0
+        self.softmax_offset: torch.nn.Parameter | None = None
+        if config.softmax_type == "learnable":
+            heads = config.num_attention_heads // config.tensor_model_parallel_size
+            self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
 
     def forward(
         self,
@@ -71,7 +97,9 @@ class PackedAttention(MegatronModule):
         **_: Any,
     ) -> torch.Tensor:
         q, k, v = (t.squeeze(1) for t in (query, key, value))
-        attended = MicroBatches.attention(attention_mask).attend(q, k, v, self.scale)
+        attended = MicroBatches.attention(attention_mask).attend(
+            q, k, v, self.scale, self.window, self.softmax_offset
+        )
         return attended.reshape(query.shape[0], 1, -1)
 
 
@@ -99,6 +127,9 @@ def _local_layer(arch: Architecture, num_experts: int | None) -> ModuleSpec:
         attention.q_layernorm = attention.kv_layernorm = RMSNorm
     elif arch.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
+    if num_experts and arch.layer_table.clamped_swiglu:
+        experts = parts.mlp.submodules.experts.submodules
+        experts.activation_func, experts.linear_fc2 = clamped_swiglu, BiasedOutput
     return layer
 
 

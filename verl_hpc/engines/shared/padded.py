@@ -67,14 +67,20 @@ class PaddedAttention:
         self._order = first_of_each(torch.cat(places)) if places else None
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float | None,
+        window: int = 0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from (T, heads, size) inputs to (T, heads, size of values); keys and values may
-        have fewer heads, and values another size."""
+        have fewer heads, and values another size (see `causal_attention`)."""
         parts = []
         for view in self.views:
             q, k, v = (view.pad(t) for t in (query, key, value))
-            parts.append(view.unpad(causal_attention(q, k, v, scale)))
+            parts.append(view.unpad(causal_attention(q, k, v, scale, window, sinks)))
         return self.join(parts)
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -90,29 +96,66 @@ def causal_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     scale: float | None,
+    window: int = 0,
+    sinks: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend causally, (sequences, heads, longest, size) each; keys and values may have fewer
-    heads, and values another size.
+    heads, and values another size. Fewer queries than keys are the last of the keys' tokens.
 
     Args:
         scale: factor of the scores; None is one over the root of the size.
-        mask: bool, which keys each query reads; needed if there are fewer queries than keys.
+        window: keys, its own among them, that a query reads at most; 0: all before it.
+        sinks: (heads,) scores beside those of the keys, which take a share of each softmax.
+        mask: bool, which keys each query reads, (queries, keys); causal if None.
     """
+    num, length = query.shape[2], key.shape[2]
+    if mask is None and 0 < window < length:
+        parts, stop = [], length - num
+        for part in query.split(window, dim=2):
+            stop += part.shape[2]
+            seen = slice(max(stop - part.shape[2] - window + 1, 0), stop)
+            k, v = key[:, :, seen], value[:, :, seen]
+            reads = _mask(part.shape[2], k.shape[2], window, key.device)
+            parts.append(causal_attention(part, k, v, scale, 0, sinks, reads))
+        return torch.cat(parts, dim=2)
+    if num < length and mask is None:
+        mask = _mask(num, length, length, key.device)
+    size, is_causal = value.shape[-1], mask is None
+    if sinks is not None:
+        # A key more, the first, whose score is the sink and whose value is zero, so that kernels
+        # need not know: it alone has a one in a further element, where queries have the sink.
+        more = 8 if query.is_cuda else 1  # GPUs' kernels take sizes that 8 divides
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        column = (sinks / scale)[None, :, None, None].expand(*query.shape[:3], 1)
+        query = torch.cat([query, pad(column, (0, more - 1))], dim=-1)
+        key, value = pad(key, (0, more, 1, 0)), pad(value, (0, 0, 1, 0))
+        key[:, :, 0, -more] = 1.0
+        if mask is None:
+            query = pad(query, (0, 0, 1, 0))  # it reads the first key alone
+        else:
+            mask = pad(mask, (1, 0), value=True)
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda and query.dtype == torch.float32:
         # The only fused float32 kernel knows no groups, and without it the scores are kept whole.
         times = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
         grouped = False
-    size = value.shape[-1]
-    if size < query.shape[-1] and not query.is_cuda:
-        # The fused kernel of CPUs wants equal sizes, and without it the scores are kept whole.
+    if size < query.shape[-1] and (sinks is not None or not query.is_cuda):
+        # The fused kernels of CPUs, and of GPUs with sinks, want equal sizes, and without them the
+        # scores are kept whole.
         value = pad(value, (0, query.shape[-1] - size))
     attended = scaled_dot_product_attention(
-        query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
+        query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
-    return attended[..., :size]
+    return attended[:, :, int(is_causal and sinks is not None) :, :size]
+
+
+def _mask(num: int, length: int, window: int, device: torch.device) -> torch.Tensor:
+    """Return which of `length` keys each of the last `num` queries reads, (num, length) bool."""
+    past = length - num
+    reads = torch.ones(num, length, dtype=torch.bool, device=device)
+    return reads.tril(past).triu(past - window + 1)
 
 
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:

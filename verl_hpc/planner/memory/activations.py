@@ -15,8 +15,11 @@ Multi-latent attention keeps the latent vectors before and behind their norms, k
 queries, and values of their own width. Shared experts are one more feed-forward branch.
 
 A layer of PyTorch's keeps more: norms compute in float32 and keep two copies of their input in it,
-the rotary embedding its angles, and SwiGLU five branches instead of three. That part equals what
-autograd saves (tests/mpi/test_ledger_activations.py counts it); Transformer Engine's is a formula.
+the rotary embedding its angles, and SwiGLU five branches instead of three, seven where it is
+clamped. Attention with sinks computes on copies in which each head has an element more (on GPUs
+8); with windows, keys and values are copied twice, and a query has a mask of two windows. This
+equals what autograd saves (tests/mpi/test_ledger_activations.py counts it); Transformer Engine's is
+a formula.
 """
 
 from __future__ import annotations
@@ -166,7 +169,7 @@ def layer(
 def _local(
     shape: RoleShape, tokens: int, rectangles: Rectangles, own: int, width: Widths, entrance: int
 ) -> Layer:
-    size = shape.item_bytes
+    arch, size = shape.arch, shape.item_bytes
     norms = 2 * own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
     angles = 4 * width.rotated
     outside = tokens * size * (angles + width.output)
@@ -196,9 +199,16 @@ def _local(
     # Copies of queries, keys, values and outputs in rectangles, in addition to those of the row.
     copied = width.query + output + width.key + value
     core = rectangles.tokens * copied * size + sums
+    if arch.sinks:
+        inside, windowed = 0, 1 - arch.full_share
+        copied += int(windowed * (width.key + value))
+        copied += copied * (8 if shape.on_gpu else 1) // arch.head_size
+        masks = int(windowed * 2 * arch.window)
+        core = ((rectangles.tokens or tokens) * copied + tokens * masks) * size + sums
     if shape.layout.cp > 1:
         core += (tokens * output + rectangles.masks) * size
-    mlp = 5 * tokens * (width.branch + width.shared) * size
+    branches = 7 if arch.clamped_swiglu else 5
+    mlp = branches * tokens * (width.branch + width.shared) * size
     return Layer(norms, outside + inside, core, mlp, entrance)
 
 

@@ -24,6 +24,7 @@ from verl_hpc.planner.shape import RoleShape
 
 _ORDER = (
     "input_layernorm",
+    "self_attention.core_attention",
     "self_attention.linear_proj",
     "self_attention.linear_qkv.layer_norm_weight",
     "self_attention.linear_qkv.weight",

@@ -42,11 +42,13 @@ def _layer(arch: Architecture) -> LayerWork:
     active = routed_share * arch.experts_per_token * expert
     always = routed_share * arch.shared_ffn_size + dense_share * arch.dense_ffn_size
     dense = 3 * hidden * (always if arch.num_experts else arch.ffn_size)
-    flops = 2.0 * (attention + router + active + dense)
+    square = 1.0 * (arch.q_size + arch.o_size)
+    windows = 2.0 * square * arch.window * (1 - arch.full_share)
+    flops = 2.0 * (attention + router + active + dense) + windows
     return LayerWork(
         flops,
         # Scores and their sum of values: products of L x L / 2 x the sizes of keys and of values.
-        1.0 * (arch.q_size + arch.o_size),
+        square * arch.full_share,
         attention + router + experts + dense,
         experts,
         2.0 * (active + dense) / flops,

@@ -72,7 +72,7 @@ def test_scores_of_a_layer_are_within_the_bound():
         num_experts_per_tok=1,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config)
-    arch = read_architecture(ROOT / "configs/model/gpt-oss-20b.json").with_shapes({})
+    arch = read_architecture(ROOT / "configs/model/gpt-oss-20b.json", "fsdp").with_shapes({})
     tokens = torch.zeros(1, 400, dtype=torch.long)
     saved = Saved(model.parameters())
     with saved.counting():
@@ -93,6 +93,6 @@ def test_the_tensors_of_shipped_sizes_are_transformers_own(name):
     build = AutoModelForImageTextToText if "vision_config" in fields else AutoModelForCausalLM
     with torch.device("meta"):
         model = build.from_config(config)
-    arch = read_architecture(ROOT / f"configs/model/{name}.json")
+    arch = read_architecture(ROOT / f"configs/model/{name}.json", "fsdp")
     shapes = sorted(tuple(p.shape) for p in model.state_dict().values())
     assert sorted(arch.published.shapes.values()) == shapes

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.unit.data.public_templates import tokenizer_of
+from tests.unit.waiting import wait_for
 from verl_hpc.agents.endpoint import LARGEST_REQUEST, Endpoint
 from verl_hpc.agents.protocol import Replies
 from verl_hpc.agents.session import Session, Writer
@@ -243,6 +244,22 @@ def test_an_episode_that_ends_refuses_what_waits():
     assert "the episode has ended" in said[0]
     endpoint.answer(asks[0].number, Response((1,), (0.0,), "stop"))  # too late
     assert not recorded.turns
+    endpoint.stop()
+
+
+def test_a_client_that_goes_away_leaves_its_turn():
+    endpoint = Endpoint(Replies(TOKENIZER, {END}), 400, 8)
+    endpoint.start()
+    recorded = session()
+    headers = {"x-api-key": endpoint.open(0, recorded)}
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
+    with http(endpoint) as client, pytest.raises(httpx.ReadTimeout):
+        client.post("http://model/v1/chat/completions", headers=headers, json=body, timeout=0.2)
+    (ask,) = endpoint.asks()
+    endpoint.answer(ask.number, Response((*tokens_of("yes"), END), (0.0,) * 4, "stop"))
+    wait_for(lambda: recorded.turns)
+    with http(endpoint) as client:
+        assert client.get("http://model/v1/models", headers=headers).status_code == 200
     endpoint.stop()
 
 

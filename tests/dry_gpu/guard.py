@@ -19,7 +19,7 @@ def load() -> None:
     assert "torch" not in sys.modules, "torch looks for its device guards when it is imported"
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
-    torch = Path(spec.origin).parent
+    torch = Path(spec.origin).resolve().parent  # other worktrees' links to it may go
     library = DIRECTORY / "guard.so"
     newest = max(_SOURCE.stat().st_mtime, (torch / "version.py").stat().st_mtime)
     if not library.exists() or library.stat().st_mtime < newest:

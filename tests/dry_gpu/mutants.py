@@ -117,6 +117,20 @@ MUTANTS = {
         DENSE,
         "log_probs: ",
     ),
+    "inputs of layers stay on the device": Mutant(
+        "engines.megatron.host_activations",
+        "        if not is_hidden or _memory(tensor) in self._weights:\n",
+        "        if True:\n",
+        "test_training.test_activations_on_the_host",
+        r"\[0, 0\] == \(\[83886080\] \* 2",
+    ),
+    "inputs of layers are not looked for": Mutant(
+        "engines.megatron.passes",
+        "self._saving = HostActivations(weights, config.hidden_size).saving",
+        "HostActivations(weights, config.hidden_size)",
+        "test_training.test_activations_on_the_host",
+        r"\[0, 0\] == \(\[83886080\] \* 2",
+    ),
     "a host's collective over NCCL": Mutant(
         "engines.shared.groups",
         'self.replicas_gloo = _there(groups.mine(data.groups("dp"), "gloo"))',

@@ -39,7 +39,8 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtest_logreport(report):
     counted = dict(report.user_properties).get("counted")
     if counted and report.passed:
-        _rows[report.nodeid.rpartition("::")[2].removeprefix("test_")] = counted
+        file, _, test = report.nodeid.partition("::")
+        _rows[f"{Path(file).stem}: {test}".replace("test_", "")] = counted
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -35,9 +35,18 @@ def sum_in_one_kernel(monkeypatch: Any) -> None:
     monkeypatch.setattr(checksum, "_in_one_kernel", lambda words: words.sum(dtype=torch.int64))
 
 
-def build_vllm(one: OneRank, directory: Path, monkeypatch: Any) -> RolloutEngine:
-    """Build the rollout engine as a run does, with the trainer's memory away."""
-    monkeypatch.setattr(vllm_engine, "LLM", vllm_cuda.Llm)
+def build_vllm(
+    one: OneRank, directory: Path, monkeypatch: Any, llm: type[vllm_cuda.Llm] = vllm_cuda.Llm
+) -> RolloutEngine:
+    """Build the rollout engine as a run does, with the trainer's memory away.
+
+    Args:
+        one: the rank.
+        directory: for what is read of the model.
+        monkeypatch: the fixture.
+        llm: in the place of `vllm.LLM`.
+    """
+    monkeypatch.setattr(vllm_engine, "LLM", llm)
     sum_in_one_kernel(monkeypatch)
     save_tokenizer(directory)
     fields = {"architectures": [_CLASSES[one.fields["model_type"]]], **one.fields}

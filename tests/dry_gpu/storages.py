@@ -33,7 +33,7 @@ class Storages:
         """Count the storage of a tensor of the device, until it is freed."""
         storage: Any = tensor.untyped_storage()
         key = storage._cdata
-        if key not in self._sizes:
+        if key not in self._sizes and not getattr(storage, "page_locked", False):
             self._sizes[key] = 0
             weakref.finalize(storage, self._freed, key, self._order.allocated(storage))
             self._resize(key, storage.nbytes())

@@ -9,6 +9,7 @@ import pytest
 
 from tests.dry_gpu import torch_cuda
 from tests.dry_gpu.mutants import MUTANTS, changed_text, put_in
+from tests.dry_gpu.one_rank import COUNTED
 from tests.slow import all_slow
 
 ON_EVERY_PUSH = [
@@ -35,3 +36,4 @@ def test_fault_is_noticed(gpu, request, name):
         test(**given)
         assert not torch_cuda.gpu().order.races, torch_cuda.gpu().order.races
     torch_cuda.gpu().order.races.clear()
+    COUNTED.clear()  # no rows of what is wrong

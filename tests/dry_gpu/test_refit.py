@@ -10,15 +10,17 @@ import pytest
 from tests.dry_gpu.one_rank import one_rank
 from tests.dry_gpu.rollout_rank import build_vllm, weight_sync
 from tests.dry_gpu.test_training import LARGE, TP2, TP8PP4, within
+from tests.dry_gpu.vllm_cuda import LlmOfSecondRunner
+from verl_hpc.rollout.protocol import RolloutEngine
 
 WAITS = {"item: sums.compare": 1, "synchronize: execute.run": 1}
 """The host waits for the device so often in a transfer of any size, besides offloading."""
 
 
-def refit(one, directory, monkeypatch) -> None:
+def refit(one, directory, monkeypatch, **options) -> RolloutEngine:
     """Two refits, of which the second finds all memory bound. CUDA graphs go by the addresses of
     weights and buffers, which stay; what the prefix cache has of earlier weights is forgotten."""
-    rollout = build_vllm(one, directory, monkeypatch)
+    rollout = build_vllm(one, directory, monkeypatch, **options)
     assert not [name for name in sys.modules if name.startswith("verl_hpc.rollout.vllm_cpu")]
     sync = weight_sync(one, rollout)
     model = rollout._llm.model
@@ -42,12 +44,23 @@ def refit(one, directory, monkeypatch) -> None:
     most = sum(both.get(term, 0) for term in terms)
     within(one.gpu.memory.peak, most, 0.05, "most in a refit")
     assert one.gpu.memory.live - weights < planned.device["buckets"] + (200 << 20)
+    return rollout
 
 
 def test_dense_model(gpu, tmp_path, monkeypatch):
     offload = {"gradients": True, "optimizer": True, "parameters": True}
     one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2, offload=offload)
     refit(one, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_second_model_runner(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    offload = {"gradients": True, "optimizer": True, "parameters": True}
+    one = one_rank(gpu, "Qwen3-8B", 5, 16, TP2, offload=offload)
+    rollout = refit(one, tmp_path, monkeypatch, llm=LlmOfSecondRunner)
+    with pytest.raises(NotImplementedError, match="_C.rotary_embedding"):  # of the first layer
+        rollout._llm.runner.profile_run()
 
 
 def test_stages_to_tensor_parallel_engines(gpu, tmp_path, monkeypatch):

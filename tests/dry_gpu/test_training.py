@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -18,6 +19,8 @@ TP8PP4 = {"tensor_parallel": 8, "pipeline_parallel": 4, "sequence_parallel": Tru
 LARGE = "Llama-3.1-70B-Instruct"
 FULL = [1024] * 8
 """Sequences that fill two micro-batches of 4,096 tokens."""
+UNLIKE = [4000, 2000, 64, 30, 1500, 300, 100, 90]
+"""Sequences of which PyTorch's attention makes several rectangles in a micro-batch."""
 ALLOWED = {
     "tolist: outputs._read_sums": 1,
     "item: clip_grads.get_grad_norm_fp32 in optimizer.step": 1,
@@ -222,10 +225,36 @@ def test_adapters(gpu):
 
 @pytest.mark.slow
 def test_activations_on_the_host(gpu):
-    parallel = {**TP2, "recompute": "full", "offload_activations": True}
+    parallel = {**TP2, "recompute": "full"}
     one = one_rank(gpu, "Qwen3-8B", 1, 4, parallel, layers=4)
+    live, locked = kept(one)
+    device = one.gpu
+    del one
+    gc.collect()
+    parallel["offload_activations"] = True
+    one = one_rank(lambda *_: device, "Qwen3-8B", 1, 4, parallel, layers=4)
     step(one, FULL)
     check_memory(one)
+    live_now, locked_now = kept(one)
+    # Of each micro-batch the inputs of four layers, and of the norm behind them, in bfloat16.
+    moved = (4 + 1) * (4096 // one.layout.tp) * one.arch.hidden_size * 2
+    assert [before - now for before, now in zip(live, live_now, strict=True)] == [moved] * 2
+    assert locked_now - locked == 2 * moved
+
+
+def kept(one: OneRank) -> tuple[list[int], int]:
+    """Bytes that live on the device between forward and backward pass, of each micro-batch of a
+    second update, and the page-locked bytes that this update allocates."""
+    sequences, live = sequences_of(one, FULL), []
+
+    def seen(*args):
+        live.append(one.gpu.memory.live)
+        return loss(*args)
+
+    one.engine.update(sequences, loss)
+    before, locked = one.gpu.memory.live, one.gpu.page_locked
+    one.engine.update(sequences, seen)
+    return [size - before for size in live], one.gpu.page_locked - locked
 
 
 @pytest.mark.slow
@@ -240,7 +269,17 @@ def test_fully_sharded(gpu):
     # Without FlashAttention sequences share their common tokens, whose number is read.
     forward = {"tolist: shared_prefixes.num_shared": 1}
     allowed = {"tolist: outputs._read_sums": 1, "item: optimizer.step": 1}
-    step(one, FULL, forward, allowed=allowed)
-    # The ledger adds up gradients of the embedding and logits, which are not there together.
-    assert one.gpu.memory.peak <= one.planned("update")
+    for lengths in UNLIKE, [4096] * 2:  # attention keeps no scores, however long a sequence
+        step(one, lengths, forward, allowed=allowed)
+        # The ledger adds up gradients of the embedding and logits, which are not there together.
+        counted, planned = COUNTED["most in a forward pass"]
+        assert counted <= planned
+        assert one.gpu.memory.peak <= one.planned("update")
     check_parts(one)
+
+
+@pytest.mark.slow
+def test_layers_of_pytorch(gpu):
+    one = one_rank(gpu, "Qwen3-8B", 1, 4, TP2, model={"dtype": "float32"})
+    step(one, UNLIKE, {"tolist: shared_prefixes.num_shared": 1})
+    check_memory(one)

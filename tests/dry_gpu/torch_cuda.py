@@ -282,16 +282,20 @@ def _storages() -> None:
 
 def _host_memory() -> None:
     """Page-locked memory is ordinary memory that is marked, counted as torch rounds it."""
-    empty: Any = torch.empty
 
     def counted(tensor: torch.Tensor) -> torch.Tensor:
         gpu().page_locked += 1 << (tensor.nbytes - 1).bit_length() if tensor.nbytes else 0
         return lock(tensor)
 
-    def page_locked_empty(*size: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
-        return counted(empty(*size, **kwargs)) if pin_memory else empty(*size, **kwargs)
+    def page_locked(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+            tensor = make(*args, **kwargs)
+            return counted(tensor) if pin_memory else tensor
 
-    torch.empty = page_locked_empty
+        return made
+
+    for name in ("empty", "zeros", "tensor"):
+        setattr(torch, name, page_locked(getattr(torch, name)))
     torch.Tensor.pin_memory = lambda t, *_: counted(t.clone())
 
 

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from tests.dry_gpu import torch_cuda
+from tests.dry_gpu.device import lock
+
 _COMPILED = (
     "vllm_flash_attn._vllm_fa2_C",
     "vllm_flash_attn._vllm_fa3_C",
@@ -129,18 +132,18 @@ class Llm:
     def __init__(self, **arguments: Any) -> None:
         from vllm import EngineArgs
         from vllm.config import set_current_vllm_config
-        from vllm.model_executor.model_loader import dummy_loader, get_model
+        from vllm.model_executor.model_loader import dummy_loader
 
         config = EngineArgs(**arguments).create_engine_config()
         _name_kernels()
         dummy_loader.initialize_single_dummy_weight = lambda *_, **__: None
         with set_current_vllm_config(config):
-            self.model = get_model(vllm_config=config)
+            self.runner = self._runner(config)
+        self.model = self.runner.get_model()
         self.arguments, self.asleep = arguments, False
         self.calls: list[str] = []
         self._sizes: dict[torch.Tensor, int] = {}
-        runner = SimpleNamespace(get_model=lambda: self.model)
-        worker = SimpleNamespace(worker=SimpleNamespace(model_runner=runner))
+        worker = SimpleNamespace(worker=SimpleNamespace(model_runner=self.runner))
         core = SimpleNamespace(
             model_executor=SimpleNamespace(driver_worker=worker, shutdown=lambda: None),
             scheduler=SimpleNamespace(
@@ -149,6 +152,13 @@ class Llm:
         )
         client = SimpleNamespace(engine_core=core, _finalizer=SimpleNamespace(detach=lambda: None))
         self.llm_engine = SimpleNamespace(engine_core=client, vllm_config=config)
+
+    def _runner(self, config: Any) -> Any:
+        """What has the model."""
+        from vllm.model_executor.model_loader import get_model
+
+        model = get_model(vllm_config=config)
+        return SimpleNamespace(get_model=lambda: model)
 
     def sleep(self, level: int) -> None:
         """Level 2 keeps buffers, and no weights."""
@@ -172,3 +182,23 @@ class Llm:
     def reset_prefix_cache(self) -> bool:
         self.calls.append("reset")
         return True
+
+
+class LlmOfSecondRunner(Llm):
+    """An `Llm` of vLLM's second model runner, which vLLM takes where Triton is: its buffers and its
+    model are made. Its first step would launch kernels of Triton."""
+
+    def _runner(self, config: Any) -> Any:
+        from vllm.v1.worker.gpu import buffer_utils
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+        buffer_utils.get_accelerator_view_from_cpu_tensor = _as_the_device_sees
+        runner = GPUModelRunner(config, torch.device("cuda:0"))
+        runner.load_model()
+        return runner
+
+
+def _as_the_device_sees(on_host: torch.Tensor) -> torch.Tensor:
+    """A tensor of the device in page-locked memory of the host, which takes none of the device."""
+    with torch_cuda.gpu().fake:
+        return lock(torch.empty(on_host.shape, dtype=on_host.dtype, device="cuda"))

@@ -9,6 +9,8 @@ import torch
 
 from tests.mpi.engines_for_tests import build_engine, same, some_sequences
 from tests.mpi.parity import summed
+from verl_hpc.engines.megatron import engine as megatron_engine
+from verl_hpc.engines.megatron import passes
 from verl_hpc.engines.megatron.host_activations import HostActivations
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import TrainLayout
@@ -21,13 +23,12 @@ def update(engine, sequences):
     return metrics, {name: weight.clone() for name, weight in engine.weights.items()}
 
 
-def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
+def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model, monkeypatch):
     layout = TrainLayout(pp=here.world.size)
     directory = tiny_model("qwen3", True, num_hidden_layers=4)
     sequences = some_sequences(12, 256)
     engine = build_engine(here, directory, layout, recompute="full", max_tokens=64)
     expected, weights = update(engine, sequences)
-    engine = build_engine(here, directory, layout, recompute="full", max_tokens=64)
     moved: list[torch.Tensor] = []
 
     class Recorded(HostActivations):
@@ -37,7 +38,10 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
                 moved.append(tensor)
             return kept
 
-    engine._passes._saving = Recorded(engine.weights.values(), engine.arch.hidden_size).saving
+    monkeypatch.setattr(passes, "HostActivations", Recorded)
+    monkeypatch.setattr(megatron_engine, "check_offload", lambda _: None)  # it asks for a GPU
+    settings = {"recompute": "full", "offload_activations": True}
+    engine = build_engine(here, directory, layout, max_tokens=64, **settings)
     metrics, updated = update(engine, sequences)
     assert metrics == expected
     same(updated, weights)

@@ -105,7 +105,9 @@ class PackedRow:
         whole = parts[0].new_zeros(sum(self.lengths), *parts[0].shape[1:]).to(self.tokens.device)
         for target, part in zip(whole.split(self.lengths), parts, strict=False):
             target[: len(part)] = part
-        return whole if self.places is None else whole.index_select(0, first_of_each(self.places))
+        if self.places is None:
+            return whole
+        return whole.index_select(0, first_of_each(self.places, self.tokens.shape[1]))
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -115,10 +117,11 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def first_of_each(places: torch.Tensor) -> torch.Tensor:
-    """Return the first index in `places` of each of 0, 1, 2, ..., (T,) int64."""
+def first_of_each(places: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the first index in `places` of each of 0, 1, ..., count - 1, which all occur there,
+    (count,) int64. Without the count a GPU would be asked for it."""
     ordered, order = places.sort(stable=True)
-    return order[torch.cat([ordered.new_ones(1), ordered.diff()]) > 0]
+    return order[torch.searchsorted(ordered, torch.arange(count, device=places.device))]
 
 
 def pack(

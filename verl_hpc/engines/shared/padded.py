@@ -64,7 +64,7 @@ class PaddedAttention:
     def __init__(self, row: PackedRow) -> None:
         self.views = [PaddedView(row, members) for members in similar_lengths(row.lengths)]
         places = [v.tokens for v in self.views if v.tokens is not None]
-        self._order = first_of_each(torch.cat(places)) if places else None
+        self._order = first_of_each(torch.cat(places), row.tokens.shape[1]) if places else None
 
     def attend(
         self,

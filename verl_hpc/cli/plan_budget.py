@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from verl_hpc.budget.days import DAY_S, day_of, parse_day
@@ -39,6 +39,8 @@ from verl_hpc.slurm.tools import Runner
 TIME = "24:00:00"
 _START_S = 600.0
 _DAYS = 30
+Band = tuple[float, float]
+"""Seconds between which nine of ten steps are."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Choice:
     layouts: str
     links: Links
     chain: Chain | None
+    steps_band: tuple[int, int] | None = None
+    """Steps that fit if a step takes as long as the slow and the quick end of its band; None where
+    that is not known."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,26 @@ class Question:
             )
         return links
 
-    def choose(self, layouts: str, links: Links, history: Sequence[Life]) -> Choice:
+    def choose(
+        self, layouts: str, links: Links, band: Band | None, history: Sequence[Life]
+    ) -> Choice:
+        chain = self._chain(links, history)
+        if band is None:
+            return Choice(layouts, links, chain)
+        slow, quick = (self._chain(replace(links, step_s=s), history) for s in reversed(band))
+        return Choice(layouts, links, chain, (_steps_of(slow), _steps_of(quick)))
+
+    def _chain(self, links: Links, history: Sequence[Life]) -> Chain | None:
+        """Return the longest chain that fits; None if not one step does."""
+        if links.most_steps < 1:
+            return None
         seconds = None if self.until is None else self.until - self.now
         waits = waits_like(history, links.nodes, self.on_gpus)
-        chain = most_steps(self.config.steps, links, waits, self.hours, seconds)
-        return Choice(layouts, links, chain)
+        return most_steps(self.config.steps, links, waits, self.hours, seconds)
+
+
+def _steps_of(chain: Chain | None) -> int:
+    return 0 if chain is None else chain.steps
 
 
 def run_budget(
@@ -123,7 +143,7 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
     return Question(config, profile.site, arguments.time or TIME, arguments.budget, until, now)
 
 
-def _measured(path: Path, question: Question) -> tuple[str, Links]:
+def _measured(path: Path, question: Question) -> tuple[str, Links, Band | None]:
     """Return the seconds per step and the nodes of a run."""
     rows = [row for row in timed(read_metrics(path)) if row["step"] > SKIP]
     if not rows:
@@ -135,10 +155,12 @@ def _measured(path: Path, question: Question) -> tuple[str, Links]:
         f"A step takes {step_s:.1f} s, as {len(rows)} steps of {path} did with their saves and "
         f"evaluations, and a start {start_s:.0f} s."
     )
-    return "as it is", question.links(ranks_of(path)[1], step_s, start_s)
+    return "as it is", question.links(ranks_of(path)[1], step_s, start_s), None
 
 
-def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tuple[str, Links]]:
+def _planned(
+    arguments: argparse.Namespace, question: Question
+) -> Iterator[tuple[str, Links, Band | None]]:
     """Yield the time model's predictions for every number of nodes to compare that fits."""
     planner = planner_of(arguments)
     if arguments.nodes is not None:
@@ -170,12 +192,13 @@ def _planned(arguments: argparse.Namespace, question: Question) -> Iterator[tupl
             f"{name} " + " ".join(f"{axis}={n}" for axis, n in axes.items() if n != 1)
             for name, axes in layouts_of(plan.layouts).items()
         )
-        yield text, links
+        yield text, links, plan.step.band
     if not num_fitting:
         raise refused
     question.notes.append(
         f"Seconds of a step are the time model's, without evaluations and saves, and a start takes "
-        f"{_START_S:.0f} s; --like RUN takes what a run has measured. {basis}"
+        f"{_START_S:.0f} s; --like RUN takes what a run has measured. {basis} Below "
+        '"nine of ten" are the steps that fit then.'
     )
 
 
@@ -212,7 +235,7 @@ def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None)
     within += [] if question.until is None else [f"until {day_of(question.until - 1)}"]
     steps = "as many steps as fit" if wanted is None else f"{wanted} steps"
     yield f"{question.config.name}: {steps}, {' and '.join(within)}, in jobs of {question.limit}"
-    head = f"  nodes  s a step   steps  jobs  {question.unit:>10}"
+    head = f"  nodes  s a step   steps    nine of ten  jobs  {question.unit:>10}"
     yield f"{head}     likely by  at the latest  layout"
     for one in choices:
         start = f"  {one.links.nodes:>5}  {one.links.step_s:>8.1f}"
@@ -220,12 +243,14 @@ def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None)
             yield f"{start}  not one step fits"
             continue
         _, middle, late = map(day_of, one.chain.ends(question.now))
-        figures = f"{one.chain.steps:>6}  {one.chain.links:>4}  {one.chain.hours:>10,.1f}"
+        steps = f"{one.chain.steps:>6}  {_range(one):>13}"
+        figures = f"{steps}  {one.chain.links:>4}  {one.chain.hours:>10,.1f}"
         yield f"{start}  {figures}  {middle:>12}  {late:>13}  {one.layouts}"
     if best is not None and best.chain is not None:
         nodes, chain = best.links.nodes, best.chain
+        between = "" if best.steps_band is None else f" (nine of ten: {_range(best)})"
         if wanted and chain.steps < wanted:
-            yield f"not all steps fit: {chain.steps} of {wanted} do, on {nodes} nodes"
+            yield f"not all steps fit: {chain.steps} of {wanted} do, on {nodes} nodes{between}"
         hours = question.hours if question.on_gpus else None
         ceiling = "" if hours is None else f" runtime.max_gpu_hours={plain(hours)}"
         yield (
@@ -233,6 +258,11 @@ def _as_text(question: Question, choices: Sequence[Choice], best: Choice | None)
             f"--max-restarts {chain.links - 1} steps={chain.steps}{ceiling}"
         )
     yield from question.notes
+
+
+def _range(one: Choice) -> str:
+    """Return the steps that fit in nine of ten cases."""
+    return "-" if one.steps_band is None else "{:,} to {:,}".format(*one.steps_band)
 
 
 def _as_json(question: Question, choices: Sequence[Choice], best: Choice | None) -> Iterator[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Iterable
 
 from verl_hpc.cluster.hardware import links_of
@@ -30,6 +31,8 @@ from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.metrics.text import size
 from verl_hpc.sources.local import required_directory
+
+_WIDTH = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         number = getattr(arguments, flag)
         if number is not None and number < 1:
             raise ConfigError(f"--{flag.replace('_', '-')} {number}: a whole number from 1 up")
-    gpus_per_node, links = _site(arguments)
+    gpus_per_node, links, whose = _site(arguments)
     train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
     rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
     report = reshard_report(
@@ -81,7 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
         AdapterShape(arguments.lora_rank) if arguments.lora_rank else None,
     )
     sent = "adapters" if arguments.lora_rank else "model"
-    print(json.dumps(report.as_json(), indent=1) if arguments.json else as_text(report, sent))
+    basis = predicted_from(links, whose)
+    if arguments.json:
+        print(json.dumps({**report.as_json(), "basis": basis}, indent=1))
+    else:
+        print(as_text(report, sent), *textwrap.wrap(basis, _WIDTH), sep="\n")
     return 0
 
 
@@ -103,8 +110,23 @@ def parse_sizes(flag: str, text: str, allowed: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
-    """Return the ranks that share a node, and the links' speeds.
+def predicted_from(links: Links, whose: str) -> str:
+    """What the predicted seconds rest on, in a sentence.
+
+    Args:
+        links: that were simulated.
+        whose: links they are.
+    """
+    return (
+        f"predicted: messages simulated over the links of {whose}: NVLink {links.nvlink_gb_s:g}, "
+        f"network {links.network_gb_s:g} and memory {links.memory_gb_s:g} GB/s per GPU. No such "
+        "transfer has been measured on GPUs, so no band is known; it takes longer where the "
+        "network is congested."
+    )
+
+
+def _site(arguments: argparse.Namespace) -> tuple[int, Links, str]:
+    """Return the ranks that share a node, the links' speeds, and whose they are.
 
     Raises:
         ConfigError: neither a site nor the number is given.
@@ -112,10 +134,10 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
     if arguments.site is None:
         if arguments.gpus_per_node is None:
             raise ConfigError("give --gpus-per-node N, or --site with a profile that has it")
-        return arguments.gpus_per_node, Links()
+        return arguments.gpus_per_node, Links(), "an H100 as a default"
     site = load_profile(arguments.site, flag="--site").site
     given: int | None = arguments.gpus_per_node
-    return site.ranks_per_node if given is None else given, links_of(site)
+    return site.ranks_per_node if given is None else given, links_of(site), str(arguments.site)
 
 
 def as_text(report: ReshardReport, sent: str = "model") -> str:

@@ -44,7 +44,9 @@ def rounds_of(messages: Mapping[Pair, int]) -> dict[Pair, list[Run]]:
         kind = tuple((numbered[pair], messages[pair]) for pair in pairs)
         if kind not in known:
             known[kind] = _Greedy(dict(kind)).run()
-        rounds |= {pair: [*known[kind][number]] for pair, number in numbered.items()}
+        # Looked up once: a kind is as long as its part, and each look-up hashes all of it.
+        runs = known[kind]
+        rounds |= {pair: [*runs[number]] for pair, number in numbered.items()}
     return {pair: rounds[pair] for pair in sorted(rounds)}
 
 

@@ -58,6 +58,18 @@ def test_what_a_user_reads(plan):
     assert "Nothing is known of the queue (" in out
 
 
+def test_the_range_of_steps_is_that_of_a_steps_seconds(plan):
+    """GPU-hours are steps times their seconds, a start of 600 s aside."""
+    words = [*PPO, "--nodes", 8, "--budget", 500, "--time", "7-00:00:00"]
+    (one,) = json.loads(plan(*words, "--json")[1])["choices"]
+    slow, quick = one["steps_band"]
+    assert slow < one["chain"]["steps"] < quick
+    step_s = json.loads(plan(*PPO, "--nodes", 8, "--json")[1])["step_seconds_band"]
+    usable_s = 500 * 3600 / 64 - 600
+    assert (slow, quick) == (int(usable_s / step_s[1]), int(usable_s / step_s[0]))
+    assert f"{slow:,} to {quick:,}" in plan(*words)[1]
+
+
 def test_the_layout_with_the_most_steps_is_taken_and_a_lack_is_told(plan):
     words = [*PPO, "--max-nodes", 16, "--budget", 500]
     status, out, _ = plan(*words, "--json", history=history())

@@ -51,7 +51,7 @@ def reshard(model, called):
 def test_json_has_exactly_these_figures(reshard):
     status, out, err = reshard("--json")
     found = json.loads(out)
-    assert ((status, err), set(found)) == ((0, ""), SPREADS | NUMBERS)
+    assert ((status, err), set(found)) == ((0, ""), SPREADS | NUMBERS | {"basis"})
     for name in SPREADS:
         assert set(found[name]) == {"min", "mean", "max"}
     assert found["model_bytes"] == 2 * (2 * 128 * 64 + 64 + 8 * (4 * 64**2 + 3 * 64 * 128 + 128))
@@ -73,6 +73,16 @@ def test_adapters_are_counted_alone(reshard):
     assert re.search(r"(?m)^adapters +\d", printed)
     assert re.search(r"merging them comes on top +see plan", printed)
     assert "merging" not in reshard()[1]
+
+
+def test_predicted_seconds_say_what_they_rest_on(tmp_path, monkeypatch, reshard):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.yaml").write_text(f"{SITE}links: {{network_gb_s: 20}}\n")
+    told = " ".join(reshard()[1].split())
+    assert "an H100 as a default: NVLink 200, network 45 and memory 2010 GB/s per GPU." in told
+    assert "no band is known" in told
+    basis = json.loads(reshard("--site", "site.yaml", "--json")[1])["basis"]
+    assert "of site.yaml: NVLink" in basis and "network 20 " in basis
 
 
 def test_the_paper_is_null_where_its_grouping_does_not_apply(reshard):
@@ -158,7 +168,9 @@ def test_the_program_as_a_user_starts_it(tmp_path):
     words = ["--train", "tp=8,pp=2,dp=2", "--rollout", "tp=2", "--gpus-per-node", "8"]
     done = subprocess.run([*program, *words], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    lines = dict(line.strip().split("  ", 1) for line in done.stdout.splitlines()[1:])
+    lines = dict(
+        line.strip().split("  ", 1) for line in done.stdout.splitlines()[1:] if "  " in line.strip()
+    )
     assert lines["received per rank"].split() == ["6.54", "GiB"] * 3
     assert lines["received per rank, HybridFlow"].split() == ["6.54", "GiB"]
     assert lines["model"].split() == ["14.96", "GiB"]

@@ -63,3 +63,17 @@ def test_parts_that_are_alike_are_as_they_would_be_alone():
     many = {(s + 3 * k, r + 3 * k): n for k in range(3) for (s, r), n in part.items()}
     found, alone = rounds_of(many), rounds_of(part)
     assert found == {(s + 3 * k, r + 3 * k): alone[s, r] for k in range(3) for s, r in part}
+
+
+def test_a_part_of_many_pairs_is_compared_a_few_times():
+    """A part as a key is as long as its pairs are many: it must not be hashed once a pair."""
+    hashed = Counter()
+
+    class Messages(int):
+        def __hash__(self):
+            hashed["messages"] += 1
+            return super().__hash__()
+
+    pairs = {(a, b): Messages(1) for a in range(40) for b in range(40)}
+    assert len(rounds_of(pairs)) == 1600
+    assert hashed["messages"] <= 4 * len(pairs)

@@ -20,9 +20,10 @@ each with its three protocols (NCCL_BUFFSIZE 4 MiB)."""
 PEER_IN_NODE, PEER_OUTSIDE = 64 * MIB, 16 * MIB
 """Channels to one rank that weights are sent to or received from: 16 and 2 of NCCL's, 4 MiB each,
 both ways."""
-PEERS_OUTSIDE, PEERS_OF_EXPERTS = 32, 128
+PEERS_OUTSIDE, PEERS_OF_EXPERTS = 56, 228
 """Peers on other nodes of a dense model and of a mixture of experts, assumed where no plan is made
-that tells them: in searches, and on many ranks. Counted were 3 to 30, and 120 on 256 ranks."""
+that tells them: in searches, and on many ranks. They are the most that were counted: Llama-3.1-70B
+from TP8 PP8 to TP1, and Qwen3-235B-A22B from TP2 PP4 EP32 to TP8 on 512 ranks (192 on 256)."""
 ALLOCATOR = 0.05
 """Fraction of a pass's memory lost to fragmentation in PyTorch's allocator, with expandable
 segments, which ranks use."""

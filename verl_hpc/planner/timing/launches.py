@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from verl_hpc.planner.shape import RoleShape
+
 
 class Passage(NamedTuple):
     """Operations in a forward pass, and in the forward and backward pass of an update: kernels,
@@ -19,9 +21,17 @@ PER_LAYER: Mapping[str, Passage] = {
     "dense": Passage(25, 60),
     "fp8": Passage(31, 85),
     "experts": Passage(62, 121),
+    "shared experts": Passage(71, 150),
+    "latent attention": Passage(117, 239),
+    "adapters": Passage(69, 164),
+    "context parallelism": Passage(71, 150),
+    "fsdp": Passage(60, 195),
 }
-"""Operations of one layer for one micro-batch, with tensor and sequence parallelism and Transformer
-Engine's layers; tests/dry_gpu/test_operations.py counts them on a GPU that is not there."""
+"""Operations of one layer for one micro-batch; tests/dry_gpu/test_operations.py counts them on a
+GPU that is not there. All but those of fsdp are with tensor and sequence parallelism and
+Transformer Engine's layers. "shared experts" are those of GLM-4.5, "latent attention" is that of
+DeepSeek-V3 with its experts. "fsdp" is a dense model in transformers' layers; a mixture with fsdp
+has not been counted and is taken for one."""
 OUTSIDE = Passage(115, 219)
 """Operations outside the layers, of 4,096 tokens and the logits of Qwen3-8B on two ranks; counted
 there, too."""
@@ -31,11 +41,25 @@ MOST_SHARE = 0.5
 launches: a core that is half as fast, or interrupted, still keeps the device busy."""
 
 
-def of_a_layer(fp8: bool, has_experts: bool) -> Passage:
+def of_a_layer(model: RoleShape) -> Passage:
     """Operations of one layer for one micro-batch."""
-    dense, quantised = PER_LAYER["dense"], PER_LAYER["fp8"]
-    base = PER_LAYER["experts" if has_experts else "dense"]
-    if not fp8:
-        return base
-    more = (base.forward - dense.forward, base.update - dense.update)
-    return Passage(quantised.forward + more[0], quantised.update + more[1])
+    if model.is_sharded:
+        return PER_LAYER["fsdp"]
+    base = PER_LAYER[_mixture(model) if model.arch.is_moe else "dense"]
+    added = {
+        "fp8": model.fp8 is not None,
+        "adapters": model.adapters is not None,
+        "context parallelism": model.layout.cp > 1,
+    }
+    dense = PER_LAYER["dense"]
+    more = [PER_LAYER[name] for name, has in added.items() if has]
+    return Passage(
+        base.forward + sum(row.forward - dense.forward for row in more),
+        base.update + sum(row.update - dense.update for row in more),
+    )
+
+
+def _mixture(model: RoleShape) -> str:
+    if model.arch.latent is not None:
+        return "latent attention"
+    return "shared experts" if model.arch.shared_ffn_size else "experts"

@@ -74,13 +74,13 @@ class _Pass:
 
 
 def _forward(model: RoleShape) -> _Pass:
-    operations = of_a_layer(model.fp8 is not None, model.arch.is_moe).forward
+    operations = of_a_layer(model).forward
     return _Pass("inference", 1.0, 1, operations, OUTSIDE.forward)
 
 
 def _training(model: RoleShape) -> _Pass:
     # Backward is two products for each one forward.
-    again, operations = _recomputed(model), of_a_layer(model.fp8 is not None, model.arch.is_moe)
+    again, operations = _recomputed(model), of_a_layer(model)
     dispatched = operations.update + again * operations.forward
     return _Pass("training", 3.0 + again, 2 + (again == 1.0), dispatched, OUTSIDE.update)
 

@@ -9,15 +9,21 @@ from tests.unit.cluster.test_launch_configs import laid_out as launched
 from tests.unit.config.trees import parse
 from tests.unit.layout.models import PUBLISHED, architecture
 from tests.unit.shipped import laid_out
+from verl_hpc.config.load import parse_config
 from verl_hpc.config.model import Fp8Config
 from verl_hpc.hardware.node import GIB, KINDS, Hardware
-from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import megatron_shard_map
 from verl_hpc.placement.layouts import run_layouts
 from verl_hpc.planner.memory.changes import remedy
 from verl_hpc.planner.memory.ledger import ledger
-from verl_hpc.planner.memory.overheads import PEER_IN_NODE, PEER_OUTSIDE, PEERS_OF_EXPERTS
+from verl_hpc.planner.memory.overheads import (
+    PEER_IN_NODE,
+    PEER_OUTSIDE,
+    PEERS_OF_EXPERTS,
+    PEERS_OUTSIDE,
+)
 from verl_hpc.planner.memory.phase import PHASES
 from verl_hpc.planner.memory.terms import TERMS, term
 from verl_hpc.planner.memory.transfer import bucket_bytes, counted_peers, page_locked
@@ -171,6 +177,31 @@ def test_channels_to_all_ranks_of_other_nodes_are_counted():
     ]
     assumed, counted = (terms["p2p_channels"] - 7 * PEER_IN_NODE for terms in of_both)
     assert busiest * PEER_OUTSIDE <= counted <= assumed == PEERS_OF_EXPERTS * PEER_OUTSIDE
+
+
+@pytest.mark.parametrize(
+    ("model", "num_ranks", "sizes", "rollout_tp", "most"),
+    [
+        ("Llama-3.1-70B-Instruct", 64, {"tensor_parallel": 8}, 1, (56, PEERS_OUTSIDE)),
+        (
+            "Qwen3-235B-A22B",
+            256,
+            {"tensor_parallel": 2, "expert_parallel": 32},
+            8,
+            (192, PEERS_OF_EXPERTS),
+        ),
+    ],
+)
+def test_no_fewer_peers_are_assumed_than_are_counted(model, num_ranks, sizes, rollout_tp, most):
+    arch = read_architecture(ROOT / f"configs/model/{model}.json")
+    tree = laid_out("ppo_70b")[0].model_dump(mode="json", exclude_unset=True)
+    pp = 4 if arch.is_moe else 8
+    tree["parallel"] = {"pipeline_parallel": pp, "sequence_parallel": True, **sizes}
+    tree["rollout"]["tensor_parallel"] = rollout_tp
+    config = parse_config(tree)
+    layouts = run_layouts(config, arch, num_ranks, ranks_per_node=8)
+    counted, assumed = most
+    assert counted_peers(config, arch, layouts, H100) == counted <= assumed
 
 
 @pytest.mark.parametrize("name", ["ppo_70b", "grpo_32b_fp8", "grpo_8b"])

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.layout.models import PUBLISHED
+from tests.unit.cluster.requests import ROOT
+from tests.unit.layout.models import PUBLISHED, moe
+from verl_hpc.config.model import Fp8Config
 from verl_hpc.hardware.node import KINDS, Hardware
-from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.adapters import AdapterShape
+from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.shape import RoleShape
 from verl_hpc.planner.timing.launches import OUTSIDE, PER_LAYER, of_a_layer
@@ -18,6 +21,7 @@ from verl_hpc.planner.timing.workload import Workload
 L8 = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
 H100 = Machine(Hardware(KINDS["H100-80"], 8))
 ONE = RoleShape(L8, TrainLayout())
+MODELS = ROOT / "configs/model"
 TINY = Workload(8, 1, 8, Lengths(8, 8, 0.0), 1, 1, 16)
 """Eight micro-batches of sixteen tokens."""
 
@@ -58,8 +62,30 @@ def test_recomputed_layers_are_dispatched_again():
     assert again - plain == pytest.approx(8 * 32 * PER_LAYER["dense"].forward)
 
 
-def test_eight_bits_add_the_same_to_a_mixture():
-    dense, fp8, experts = (PER_LAYER[name] for name in ("dense", "fp8", "experts"))
-    assert of_a_layer(True, True) == tuple(
-        e + f - d for d, f, e in zip(dense, fp8, experts, strict=True)
+def more(base, *rows):
+    """A row, and what each of `rows` has beyond a dense layer."""
+    dense = PER_LAYER["dense"]
+    return tuple(
+        PER_LAYER[base][i] + sum(PER_LAYER[row][i] - dense[i] for row in rows) for i in (0, 1)
     )
+
+
+QUANTISED = {"fp8": Fp8Config(recipe="blockwise")}
+ADAPTED = {"adapters": AdapterShape(16)}
+OVER_CONTEXT = {"layout": TrainLayout(cp=2, dp=2)}
+LAYERS = [
+    (L8, {}, more("dense")),
+    (L8, QUANTISED, more("fp8")),
+    (L8, ADAPTED, more("adapters")),
+    (L8, OVER_CONTEXT, more("context parallelism")),
+    (L8, {**ADAPTED, **OVER_CONTEXT}, more("adapters", "context parallelism")),
+    (L8, {"engine": "fsdp", **ADAPTED}, more("fsdp")),
+    (moe("qwen3_moe"), QUANTISED, more("experts", "fp8")),
+    (read_architecture(MODELS / "GLM-4.5-Air.json"), {}, more("shared experts")),
+    (read_architecture(MODELS / "DeepSeek-V3.json"), QUANTISED, more("latent attention", "fp8")),
+]
+
+
+@pytest.mark.parametrize(("arch", "changes", "expected"), LAYERS)
+def test_a_layer_has_the_operations_of_what_it_does(arch, changes, expected):
+    assert of_a_layer(replace(ONE, arch=arch, **changes)) == expected

@@ -35,9 +35,12 @@ _NOT_READ = {
     "exclude_modules": "leaves layers out",
     "trainable_token_indices": "trains tokens' embeddings",
     "target_parameters": "adapts stacked parameters",
+    "alora_invocation_tokens": "adapts what follows certain tokens alone (aLoRA)",
 }
 """Unsupported settings of PEFT, with their meaning: all that is not A and B of one rank in every
 layer."""
+_SAME_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` with which PEFT leaves the model's own weights as they are."""
 
 
 def open_adapter(
@@ -94,6 +97,12 @@ def _problems(
     for name, meaning in _NOT_READ.items():
         if config.get(name):
             yield f"{CONFIG}: {name} = {config[name]!r} {meaning}, which is not supported"
+    if (init := config.get("init_lora_weights")) not in _SAME_BASE:
+        yield (
+            f"{CONFIG}: init_lora_weights = {init!r} changes the model's own weights where PEFT "
+            "loads it, which is not supported; save it with path_initial_model_for_weight_"
+            "conversion, as PEFT's manual says, which makes an adapter of the model as it is"
+        )
     if config.get("bias", "none") != "none":
         yield f"{CONFIG}: bias = {config['bias']!r}; only none is supported"
     for ours, theirs in (("rank", "r"), ("alpha", "lora_alpha")):

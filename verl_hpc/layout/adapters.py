@@ -113,6 +113,7 @@ def _adapted_shapes(arch: Architecture, shape: AdapterShape) -> dict[str, tuple[
     if arch.published is None:
         sizes = arch.tensors()
         return {name: sizes[name].shape for name in adapted_weights(arch, shape)}
+    arch.check_has_tensors()
     weights = arch.published.adaptable
     known = list(dict.fromkeys(map(last_part, weights)))
     for name in shape.targets:
@@ -140,12 +141,13 @@ def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
     if arch.latent is not None:
         raise ModelError(
             f"lora: adapters of a {arch.family}'s multi-latent attention are not mapped; train all "
-            "weights"
+            "weights, or choose parallel.engine: fsdp"
         )
     if arch.has_other_mlps or arch.stacks_experts:
         raise ModelError(
             f"lora: a {arch.family} has shared experts, or dense layers before those with experts, "
-            "or all experts in one tensor, whose adapters are not mapped; train all weights"
+            "or all experts in one tensor, whose adapters are not mapped; train all weights, or "
+            "choose parallel.engine: fsdp"
         )
     rows = list(_linear_rows(arch))
     known = list(dict.fromkeys(last_part(row.name) for row in rows))

@@ -329,9 +329,13 @@ class Architecture:
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         if self.published is None:
             yield from self._shapes_of_table()
-        elif self.published.shapes:
-            yield from self.published.shapes.items()
         else:
+            self.check_has_tensors()
+            yield from self.published.shapes.items()
+
+    def check_has_tensors(self) -> None:
+        """Raises: ModelError: nothing says the tensors of a model without a layer table."""
+        if self.published is not None and not self.published.shapes:
             raise ModelError(
                 f"model_type = {self.family!r} has no layer table, so config.json alone does not "
                 "say its tensors: they are read from the headers of its weights, and there is no "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from verl_hpc.layout.families import FAMILIES, Family
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig
@@ -87,6 +88,12 @@ def _problems_of_experts(fields: HfConfig, family: Family) -> Iterator[str]:
             f"first_k_dense_replace = {dense} leaves none of {fields.num_hidden_layers} layers "
             f"with experts, which a {kind} has; lower it"
         )
+    renormalises = not family.norm_topk_prob or fields.norm_topk_prob
+    if fields.num_experts_per_tok == 1 and renormalises and not family.sigmoid_router:
+        yield (
+            "num_experts_per_tok = 1, whose expert Megatron-core does not weight by a softmax over "
+            "the chosen ones; choose parallel.engine: fsdp"
+        )
     if family.sigmoid_router:
         yield from _problems_of_sigmoid_routers(fields, number)
 
@@ -123,6 +130,8 @@ def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
     known = family.rope_types or ("default", *SCALED_ROPE)
     if rope_type not in known:
         yield f"rope_type = {rope_type!r} is not supported; supported are {', '.join(known)}"
+    elif family.rope_types:
+        yield from _problems_of_yarn(rope)
     partial = rope.get("partial_rotary_factor", 1.0)
     if not family.partial_rotary and partial != 1.0:
         yield (
@@ -139,6 +148,19 @@ def _problems_of_rotary(fields: HfConfig, family: Family) -> Iterator[str]:
             f"partial_rotary_factor = {partial} of heads of {fields.head_size} elements; give a "
             "share above 0, at most 1, that is an even number of elements"
         )
+
+
+def _problems_of_yarn(rope: Mapping[str, Any]) -> Iterator[str]:
+    """What vLLM's own class of a family leaves out, or fails without."""
+    for name in ("attention_factor", "mscale", "mscale_all_dim"):
+        if rope.get(name) is not None:
+            yield f"rope_parameters.{name} = {rope[name]!r}, which vLLM does not read; {_BOTH_READ}"
+    for name in ("beta_fast", "beta_slow"):
+        if rope.get(name) is None:
+            yield f"rope_parameters.{name} is not there, and vLLM needs it; 32 and 1 are usual"
+
+
+_BOTH_READ = "choose parallel.engine: fsdp with rollout.engine: hf"
 
 
 def _problems_of_latent_attention(fields: HfConfig) -> Iterator[str]:

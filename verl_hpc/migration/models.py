@@ -22,8 +22,9 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(name, re.IGNORECASE), family) for name, family in names.items())
 
 
-Kind = Literal["mapped", "by_name"]
-"""What trains a model: any engine, or fully_shard alone."""
+Kind = Literal["mapped", "adapts_by_name", "by_name"]
+"""What trains a model: any engine, any engine but adapters with fully_shard alone, or fully_shard
+alone."""
 
 
 def model_at(path: str) -> tuple[Kind | None, str]:
@@ -47,4 +48,9 @@ def model_at(path: str) -> tuple[Kind | None, str]:
 
 
 def _kind(family: str) -> Kind:
-    return "mapped" if family in FAMILIES else "by_name"
+    if family not in FAMILIES:
+        return "by_name"
+    table, dense = FAMILIES[family].table, FAMILIES[family].dense_table
+    is_stacked = any(row.is_stacked for row in table.expert_rows)
+    is_whole = table.uses("kv_rank") or table.uses("shared_ffn_size") or dense.rows or is_stacked
+    return "adapts_by_name" if is_whole else "mapped"

@@ -47,7 +47,8 @@ def _engine(values: Values, draft: Draft, model: str, layout: Mapping[str, Any])
         obstacle = next(_obstacles(values, draft, model, layout), None)
     is_fsdp = chosen == "fsdp" if chosen is not None else wanted and obstacle is None
     if obstacle is not None and not obstacle.startswith(_KNOWN):
-        text = note("megatron_trains", obstacle=obstacle)
+        kind = "adapters_travel" if "lora" in obstacle else "megatron_trains"
+        text = note(kind, obstacle=obstacle)
         if text not in draft.notes.values():
             draft.note(key, text)
     elif is_fsdp and chosen is None and model == ACTOR and key not in draft.notes:
@@ -98,7 +99,7 @@ def _obstacles(
         yield f"{OWN}parallel.recompute = selective"
     rank = f"{MODEL[model]}.{'lora.rank' if values.form == 'megatron' else 'lora_rank'}"
     # Megatron-core trains adapters of the families that it has: they travel to the rollout alone.
-    is_mapped = _kind(values, model)[0] != "by_name"
+    is_mapped = _kind(values, model)[0] in ("mapped", None)
     if values[rank] and is_mapped:
         yield f"adapters ({rank})"
     settings = draft.settings | dict(values.own)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from verl_hpc.data.messages import Message
@@ -73,16 +74,17 @@ class Turn:
 
     parent: Turn | None
     """The turn that it continues."""
-    said: Said
-    """Everything up to the end of the turn, as the program has it."""
+    compared: Sequence[Any]
+    """What `_compared` makes of all that was said up to the end of the turn."""
     prompt: tuple[int, ...]
     """All token ids before the turn."""
     response: Response
     number: int
     """Position among the session's turns, in the order in which they ended."""
 
-    @property
+    @cached_property
     def tokens(self) -> tuple[int, ...]:
+        """All token ids up to its end."""
         return self.prompt + self.response.tokens
 
     @property
@@ -118,7 +120,7 @@ class Session:
         self.num_begun += 1
         parent = self._continued(said)
         if parent is not None:
-            new = said[len(parent.said) :]
+            new = said[len(parent.compared) :]
             try:
                 between = self._writer.between(new, parent.tokens, arguments)
                 return parent, (*parent.tokens, *between)
@@ -154,15 +156,16 @@ class Session:
             reply: the turn as the program gets it.
         """
         path: Said = f"{said}{reply}" if isinstance(reply, str) else [*_messages(said), reply]
-        self.turns.append(Turn(parent, path, tokens, response, len(self.turns)))
+        turn = Turn(parent, _compared(path), tokens, response, len(self.turns))
+        self.turns.append(turn)
 
     def _continued(self, said: Said) -> Turn | None:
         """Return the longest turn that what was said continues, by its messages or its text."""
         known, best = _compared(said), None
         for turn in self.turns:
-            before = _compared(turn.said)
+            before = turn.compared
             begins = len(before) < len(known) and known[: len(before)] == before
-            if begins and (best is None or len(turn.said) > len(best.said)):
+            if begins and (best is None or len(before) > len(best.compared)):
                 best = turn
         return best
 

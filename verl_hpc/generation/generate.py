@@ -127,7 +127,8 @@ def generate(
     ended_early = prompts is not None and not prompts.is_empty
     unfinished = ended_early or len(complete) < len(current)
     if settings.programs is not None:
-        complete = [row for whole in complete for row in _rows(*whole)]
+        most = settings.programs.config.max_turns
+        complete = [row for whole in complete for row in _rows(*whole, most)]
     mine = [_sample(slot, tagged.response) for slot, tagged in complete]
     samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
@@ -136,7 +137,7 @@ def generate(
         rollout.queue.learn(rows, samples)
     columns = _columns(place, settings, samples, complete)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
-    if settings.environments is not None or settings.programs is not None:
+    if settings.programs or settings.environments:
         metrics |= turn_metrics(place, columns, failures)
     return (samples, columns), metrics
 
@@ -195,16 +196,13 @@ def _answered(
         settings.scoring.ahead.forget_before(rows.step)
         feed = ScoredAhead(feed, place, settings.scoring, slots)
     failures: Sequence[str] = ()
-    if settings.programs is not None:
-        with closing(_programs(feed, rollout, settings, slots)) as programs:
-            rollout.engine.generate(programs, settings.sampling)
-        failures = programs.failures
-    elif settings.environments is None:
-        rollout.engine.generate(feed, settings.sampling)
+    if settings.programs or settings.environments:
+        around = _conversations if settings.programs is None else _programs
+        with closing(around(feed, rollout, settings, slots)) as turns:
+            rollout.engine.generate(turns, settings.sampling)
+        failures = turns.failures
     else:
-        with closing(_conversations(feed, rollout, settings, slots)) as conversations:
-            rollout.engine.generate(conversations, settings.sampling)
-        failures = conversations.failures
+        rollout.engine.generate(feed, settings.sampling)
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):
         raise NotFiniteError(NOT_FINITE)
@@ -254,16 +252,17 @@ def _programs(
     )
 
 
-_MOST_BRANCHES = 1024
+def _rows(slot: Slot, tagged: VersionedResponse, most: int) -> list[tuple[Slot, VersionedResponse]]:
+    """Return the rows of a program's branches, each with the index of a slot of its own.
 
-
-def _rows(slot: Slot, tagged: VersionedResponse) -> list[tuple[Slot, VersionedResponse]]:
-    """Return the rows of a program's branches, each with the index of a slot of its own."""
+    Args:
+        most: most branches of a program.
+    """
     episode = tagged.response.episode
     assert episode is not None, "a program has ended"
     rows = []
-    for number, branch in enumerate(episode.branches[:_MOST_BRANCHES]):
-        index = slot.index * _MOST_BRANCHES + number
+    for number, branch in enumerate(episode.branches):
+        index = slot.index * most + number
         here = replace(slot, index=index, prompt=branch.prompt)
         only = replace(branch.response, episode=Episode((branch,), episode.score))
         rows.append((here, VersionedResponse(only, (0,) * len(only.tokens))))

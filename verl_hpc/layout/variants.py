@@ -12,6 +12,8 @@ QUANTISED = (
     "quantised weights are not trained; convert them to bfloat16 with transformers first, and "
     "remove the field"
 )
+_BY_TRANSFORMERS = "choose parallel.engine: fsdp with rollout.engine: hf"
+"""What to do where vLLM, or Megatron-core, does not read a field."""
 _SIGMOID_ROUTER = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True}
 """The only values of fields of a router by sigmoids."""
 _NEVER_EMPTY = ("num_experts_per_tok", "partial_rotary_factor", "shared_expert_intermediate_size")
@@ -65,8 +67,7 @@ def _problems_of_values(fields: HfConfig, family: Family) -> Iterator[str]:
         if (value := getattr(fields, field)) != only:
             yield (
                 f"{field} = {value!r}; a {fields.model_type} is computed with {only!r} alone: set "
-                "it so if the model was trained so, or choose parallel.engine: fsdp with "
-                "rollout.engine: hf"
+                f"it so if the model was trained so, or {_BY_TRANSFORMERS}"
             )
     for field, why in family.refused.items():
         if getattr(fields, field):
@@ -154,13 +155,13 @@ def _problems_of_yarn(rope: Mapping[str, Any]) -> Iterator[str]:
     """What vLLM's own class of a family leaves out, or fails without."""
     for name in ("attention_factor", "mscale", "mscale_all_dim"):
         if rope.get(name) is not None:
-            yield f"rope_parameters.{name} = {rope[name]!r}, which vLLM does not read; {_BOTH_READ}"
+            yield (
+                f"rope_parameters.{name} = {rope[name]!r}, which vLLM does not read; "
+                f"{_BY_TRANSFORMERS}"
+            )
     for name in ("beta_fast", "beta_slow"):
         if rope.get(name) is None:
             yield f"rope_parameters.{name} is not there, and vLLM needs it; 32 and 1 are usual"
-
-
-_BOTH_READ = "choose parallel.engine: fsdp with rollout.engine: hf"
 
 
 def _problems_of_latent_attention(fields: HfConfig) -> Iterator[str]:

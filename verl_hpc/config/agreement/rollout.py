@@ -173,7 +173,6 @@ def check_program(config: RunSections) -> None:
             "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
             "rollout.balance = stealing": rollout.balance == "stealing",
             f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
-            "algorithm.router_replay = rollout": config.replays_experts,
             f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
         },
         " with rollout.program: vLLM generates a program's conversations, as many as it has, each "

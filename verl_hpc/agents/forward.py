@@ -37,7 +37,8 @@ def main(endpoint: str, report: int, command: list[str]) -> int:
             command[0], command, os.environ, setsigdef=signal.valid_signals() - _KEPT
         )
     except OSError as error:
-        print(f"the command {command[0]!r} cannot be started: {error}", file=sys.stderr)
+        words = "in a sandbox it has to be below rollout.program.directory or paths"
+        print(f"the command {command[0]!r} cannot be started: {error}; {words}", file=sys.stderr)
         return 127
     # Orphans come to this process, and are waited for, too.
     while (ended := os.wait())[0] != child:

@@ -27,6 +27,7 @@ from verl_hpc.agents.programs import Ended, ProgramJob
 from verl_hpc.rewards.sandbox.containment import (
     HOME,
     environment,
+    environments_among,
     interpreter_of,
     namespaces,
     restrict,
@@ -123,8 +124,11 @@ def _started(directory: str, job: ProgramJob, report: IO[bytes]) -> Iterator[Sta
 
 
 def _bubblewrap(job: ProgramJob, status_fd: int, rules_fd: int, row_fd: int) -> list[str]:
-    limits, paths = job.limits, interpreter_of(None, _OF_USERS).paths
-    share = job.network == "node"
+    limits, share = job.limits, job.network == "node"
+    own = Path(job.directory or "/")
+    places = [_prefix(job), own, own / ".venv", *map(Path, job.paths)]
+    read = *_OF_USERS, *job.paths, *environments_among(places)
+    paths = interpreter_of(None, read).paths
     words = namespaces(paths, limits, status_fd, rules_fd, share_network=share)
     if job.directory is not None:
         words += ["--ro-bind", job.directory, job.directory]
@@ -143,10 +147,18 @@ _OF_USERS = (
 """What shells, git and clients of HTTP look up."""
 
 
+def _prefix(job: ProgramJob) -> Path:
+    """Return the directory above that of the command's first word: its environment, if it has
+    one."""
+    return Path(job.directory or "/", job.command[0]).parent.parent
+
+
 def _variables(job: ProgramJob, home: str) -> dict[str, str]:
     """Return all variables of a program but those that the forwarder adds."""
     variables = environment(home)
     interpreter, path = str(Path(sys.executable).parent), variables["PATH"]
+    if (_prefix(job) / "pyvenv.cfg").exists():
+        interpreter = f"{_prefix(job) / 'bin'}{os.pathsep}{interpreter}"
     if job.sandbox == "none":
         variables = {**os.environ, **variables}
         path = os.environ.get("PATH", path)

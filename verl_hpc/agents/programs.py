@@ -45,6 +45,8 @@ class ProgramJob:
     directory: str | None
     """Absolute path of a directory where it starts, and which it may read under bubblewrap; None
     starts it in its own."""
+    paths: Sequence[str]
+    """Absolute paths of further directories that it may read under bubblewrap."""
     limits: Limits
     """Limits of all its processes together. Each open connection to the endpoint counts as two
     tasks; memory that processes share counts for each of them; its error output is part of its

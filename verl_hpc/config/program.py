@@ -21,6 +21,9 @@ class ProgramConfig(Section):
     VERL_HPC_ROW has the row, and the file of VERL_HPC_SCORE takes the score."""
     directory: PathText | None = None
     """Directory of the program's own files, which it may read, and where it starts."""
+    paths: list[PathText] = []
+    """Further directories that it may read under bubblewrap. A virtual environment among them or in
+    `directory`, and the one of `command`, come with the interpreter that they were made by."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """bubblewrap gives it namespaces of its own and a home in memory; none contains nothing but its
     processes."""

@@ -52,11 +52,12 @@ class ProgramHost:
 
     def __init__(self, config: RolloutConfig, encoder: Encoder) -> None:
         assert config.program is not None
-        directory = config.program.directory
-        if directory is not None and not Path(directory).is_dir():
-            raise ConfigError(
-                f"rollout.program.directory = {directory}: there is no such directory here"
-            )
+        directory, paths = config.program.directory, config.program.paths
+        for setting, path in [("directory", directory), *(("paths", path) for path in paths)]:
+            if path is not None and not Path(path).is_dir():
+                raise ConfigError(
+                    f"rollout.program.{setting} = {path}: there is no such directory here"
+                )
         if encoder.reads_images:
             raise ModelError(
                 "rollout.program with a model that reads images: requests have none; choose a "
@@ -93,8 +94,9 @@ class ProgramHost:
             token: its key there.
         """
         config = self.config
-        directory = str(Path(config.directory).resolve()) if config.directory else None
-        where = config.sandbox, config.network, directory, limits_of(config)
+        directory = str(Path(config.directory).absolute()) if config.directory else None
+        paths = [str(Path(path).absolute()) for path in config.paths]
+        where = config.sandbox, config.network, directory, paths, limits_of(config)
         return ProgramJob(command, row, address, token, *where)
 
     @cached_property

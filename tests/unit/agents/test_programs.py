@@ -99,7 +99,7 @@ def programs(directories):
 @pytest.fixture(scope="module")
 def why_not(programs, endpoint):
     """Why this machine has no bubblewrap that works, or nothing."""
-    job = ProgramJob(["true"], "{}", endpoint, "key", "bubblewrap", "none", None, LIMITS)
+    job = ProgramJob(["true"], "{}", endpoint, "key", "bubblewrap", "none", None, [], LIMITS)
     try:
         return "" if finish(programs.begin(job)).status == 0 else "true fails"
     except SandboxError as error:
@@ -112,7 +112,8 @@ def start(request, programs, endpoint, directories, why_not):
 
     def start(what, limits=LIMITS, **more):
         words = what if isinstance(what, list) else ["python", "-Sc", textwrap.dedent(what)]
-        job = ProgramJob(words, '{"a": "é"}', endpoint, "key", request.param, "none", None, limits)
+        where = request.param, "none", None, [], limits
+        job = ProgramJob(words, '{"a": "é"}', endpoint, "key", *where)
         return programs.begin(replace(job, **more))
 
     start.sandbox = request.param
@@ -192,6 +193,37 @@ def test_a_program_starts_in_the_directory_of_its_files(run, tmp_path):
     (tmp_path / "agent.py").write_text("import os; print(os.getcwd(), os.listdir('.'))")
     ended = run(["python", "agent.py"], directory=str(tmp_path))
     assert ended.output == f"{tmp_path} ['agent.py']\n"
+
+
+@pytest.mark.parametrize("place", ["command", "directory", "paths"])
+def test_a_program_reads_its_virtual_environment_and_the_interpreter_of_it(run, tmp_path, place):
+    base, venv = tmp_path / "base", tmp_path / "agent/.venv"
+    for path, text in {
+        base / "bin/python3": f"#!/bin/sh\ncat {base}/lib/module\n",
+        base / "lib/module": "its module",
+        venv / "pyvenv.cfg": f"home = {base}/bin\nversion = 3.9\n",
+        venv / "bin/agent": f"#!{venv}/bin/python\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    (venv / "bin/python").symlink_to(base / "bin/python3")
+    command, more = {
+        "command": (["sh", "-c", "exec python"], {}),
+        "directory": ([".venv/bin/agent"], {"directory": str(tmp_path / "agent")}),
+        "paths": (["sh", "-c", f"{venv}/bin/agent"], {"paths": [str(venv)]}),
+    }[place]
+    if place == "command":
+        (venv / "bin/sh").symlink_to("/bin/sh")
+        command[0] = str(venv / "bin/sh")
+    assert run(command, **more).output == "its module"
+
+
+def test_further_paths_are_read_only(run, tmp_path):
+    (tmp_path / "data").write_text("data")
+    ended = run(["sh", "-c", f"cat {tmp_path}/*; echo >{tmp_path}/new"], paths=[str(tmp_path)])
+    assert ended.output.startswith("data")
+    assert (tmp_path / "new").exists() == ("Read-only" not in ended.output)
 
 
 def test_ends_of_the_first_process(run):
@@ -424,7 +456,7 @@ def test_what_a_sandbox_denies(run, tmp_path):
 def test_without_a_helper_programs_end(endpoint, directories):
     programs = Programs()
     helper = programs._helper.process
-    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, LIMITS)
+    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, [], LIMITS)
     program = programs.begin(job)
     wait_for(lambda: len(below(helper.pid, 100)) == 4)  # guard, keeper, forwarder, sleep
     left = below(helper.pid, 100)
@@ -455,7 +487,7 @@ def test_nothing_is_left_by_those_that_are_killed(start, programs, number):
 
 def test_close_ends_what_is_under_way(endpoint, directories):
     programs = Programs()
-    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, LIMITS)
+    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, [], LIMITS)
     under_way = [programs.begin(job) for _ in range(3)]
     wait_for(lambda: len(list(directories.iterdir())) == len(under_way))
     programs.close()
@@ -469,7 +501,7 @@ RANK = """
     from verl_hpc.rewards.sandbox.containment import Limits
     programs = Programs()
     words = ["sh", "-c", "setsid sleep 600 & sleep 600"]
-    rest = ("none", None, Limits())
+    rest = ("none", None, [], Limits())
     kept = [programs.begin(ProgramJob(words, "{}", sys.argv[1], "key", sandbox, *rest))
             for sandbox in sys.argv[2:]]
     print(programs._helper.process.pid, flush=True)
@@ -493,7 +525,7 @@ def test_a_killed_rank_leaves_nothing(start, endpoint, directories):
 
 
 def test_what_cannot_be_started_is_named(programs, endpoint):
-    job = ProgramJob(["true"], "{}", "/gone", "key", "bubblewrap", "none", None, LIMITS)
+    job = ProgramJob(["true"], "{}", "/gone", "key", "bubblewrap", "none", None, [], LIMITS)
     with pytest.raises(SandboxError, match=r"bwrap.*(/gone|not installed|namespace)"):
         finish(programs.begin(job))
 

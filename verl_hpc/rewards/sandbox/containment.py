@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -84,6 +85,19 @@ def interpreter_of(python: str | None, paths: tuple[str, ...]) -> Interpreter:
     # A virtual environment's interpreter is a link.
     real = str(Path(path).resolve().parents[1])
     return Interpreter(path, (*own, real, *paths))
+
+
+def environments_among(places: Iterable[Path]) -> tuple[str, ...]:
+    """Return the virtual environments among some directories, with those of their interpreters."""
+    found: list[str] = []
+    for place in places:
+        with suppress(OSError):
+            settings = (place / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+            home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)
+            linked = (place / "bin/python").resolve()
+            bases = {Path(home[1].strip()).parent if home else place, linked.parents[1]}
+            found += map(str, [place, *sorted(bases - {Path("/")})])
+    return tuple(found)
 
 
 def environment(home: str) -> dict[str, str]:

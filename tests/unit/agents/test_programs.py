@@ -82,6 +82,7 @@ def directories():
     """Where directories of programs are made."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", directory)
+        patch.setattr(tempfile, "tempdir", directory)
         patch.setenv("PMI_RANK", "3")
         patch.setenv("OF_THE_USER", "seen")
         yield Path(directory)
@@ -121,7 +122,7 @@ def start(request, programs, endpoint, directories, why_not):
         pytest.skip(why_not)
     yield start
     wait_for(lambda: not below(programs._helper.process.pid, 100))
-    assert list(directories.iterdir()) == []
+    assert not [*Path(programs.directory).iterdir()]
 
 
 in_a_sandbox = pytest.mark.parametrize("start", ["bubblewrap"], indirect=True)
@@ -467,7 +468,8 @@ def test_without_a_helper_programs_end(endpoint, directories):
     with pytest.raises(SandboxError, match="helper that starts programs is gone"):
         programs.begin(job)
     wait_for(lambda: not any(Path("/proc", str(process)).exists() for process in left))
-    assert list(directories.iterdir()) == []
+    programs.close()
+    assert not Path(programs.directory).exists()
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -489,10 +491,10 @@ def test_close_ends_what_is_under_way(endpoint, directories):
     programs = Programs()
     job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, [], LIMITS)
     under_way = [programs.begin(job) for _ in range(3)]
-    wait_for(lambda: len(list(directories.iterdir())) == len(under_way))
+    wait_for(lambda: len(list(Path(programs.directory).iterdir())) == len(under_way))
     programs.close()
     assert programs._helper.process.returncode == 0
-    assert list(directories.iterdir()) == []
+    assert not Path(programs.directory).exists()
 
 
 RANK = """
@@ -504,7 +506,7 @@ RANK = """
     rest = ("none", None, [], Limits())
     kept = [programs.begin(ProgramJob(words, "{}", sys.argv[1], "key", sandbox, *rest))
             for sandbox in sys.argv[2:]]
-    print(programs._helper.process.pid, flush=True)
+    print(programs._helper.process.pid, programs.directory, flush=True)
     time.sleep(600)
 """
 
@@ -514,14 +516,15 @@ def test_a_killed_rank_leaves_nothing(start, endpoint, directories):
         [sys.executable, "-c", textwrap.dedent(RANK), endpoint, *[start.sandbox] * 3],
         stdout=subprocess.PIPE,
     )
-    helper = int(rank.stdout.readline())
+    helper, directory = rank.stdout.readline().decode().split()
+    helper = int(helper)
     around = {"none": 3, "bubblewrap": 4}[start.sandbox]
     wait_for(lambda: len(below(helper, 100)) == 3 * (around + 3))
     everything = [helper, *below(helper, 100)]
     rank.kill()
     rank.wait()
     wait_for(lambda: not any(Path("/proc", str(process)).exists() for process in everything))
-    assert list(directories.iterdir()) == []
+    assert not Path(directory).exists()
 
 
 def test_what_cannot_be_started_is_named(programs, endpoint):

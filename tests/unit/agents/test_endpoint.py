@@ -121,6 +121,28 @@ def test_a_chat_with_tools_whole_and_streamed_is_one_row():
         assert model.asks[1].tokens[: len(first)] == first == row.prompt
 
 
+def test_fields_that_say_nothing_are_as_if_left_out():
+    """Clients send a reply back with all of its fields, of which the template writes a null."""
+    with serving(f"yes {CALL}", tool_parser="hermes") as (endpoint, model):
+        recorded = Session(Writer(Encoder(tokenizer_of("llama3_1"))))
+        client = of_openai(endpoint, endpoint.open(0, recorded))
+        given = {"model": "policy", "tools": [{"type": "function", "function": ADD}]}
+        asked = {"role": "user", "content": "hi"}
+        calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+        result = {"role": "tool", "tool_call_id": "1", "content": "7"}
+        for message in (
+            {"content": "", "tool_calls": calls},
+            {"content": None, "tool_calls": calls, "function_call": None, "refusal": None},
+            {"content": "so"},
+            {"content": "so", "tool_calls": None},
+            {"content": "so", "tool_calls": []},
+        ):
+            said = [asked, {"role": "assistant", **message}, result]
+            client.chat.completions.create(messages=said, **given)
+        with_calls, *texts = [[ask.tokens for ask in model.asks][i : i + 2] for i in (0, 2, 3)]
+        assert all(first == second for first, second in (with_calls, *texts))
+
+
 def test_messages_of_anthropic_whole_and_streamed():
     with serving(CALL, tool_parser="hermes") as (endpoint, _):
         recorded = session()

@@ -15,12 +15,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from secrets import token_hex
 from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 
 from benchmarks.launch import REPOSITORY
+from verl_hpc.agents.held import hold
 from verl_hpc.agents.programs import Ended, Programs
 from verl_hpc.runtime import helper_process
 from verl_hpc.runtime.messages import receive, send
@@ -37,6 +39,8 @@ class TaskPrograms(Programs):
     """Starts programs as tasks of a process that is started here."""
 
     def __init__(self) -> None:
+        self._held = hold(token_hex(6))
+        self.directory = str(self._held.path)
         variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self._helper = helper_process.start(
             "benchmarks.agent_clients", variables, str(REPOSITORY), prints=True

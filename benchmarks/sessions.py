@@ -106,7 +106,7 @@ def host_of(
     config: RolloutConfig, encoder: Encoder, programs: TaskPrograms
 ) -> Iterator[ProgramHost]:
     """An endpoint whose programs are tasks of one process."""
-    with patch("verl_hpc.generation.programs.start_programs", lambda image: programs):
+    with patch("verl_hpc.generation.programs.start_programs", lambda _: programs):
         host = ProgramHost(config, encoder)
     try:
         yield host

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import threading
 from contextlib import contextmanager
 
@@ -283,6 +284,19 @@ def test_a_client_that_goes_away_leaves_its_turn():
     with http(endpoint) as client:
         assert client.get("http://model/v1/models", headers=headers).status_code == 200
     endpoint.stop()
+
+
+@pytest.mark.slow(reason="uvicorn would close an idle connection after five seconds")
+def test_a_connection_stays_while_a_program_thinks():
+    with serving("yes") as (endpoint, _), socket.socket(socket.AF_UNIX) as connection:
+        key = endpoint.open(0, session())
+        request = f"GET /v1/models HTTP/1.1\r\nHost: m\r\nAuthorization: Bearer {key}\r\n\r\n"
+        connection.connect(endpoint.address)
+        connection.sendall(request.encode())
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+        connection.settimeout(6)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
 
 
 def test_parsers_that_are_not_there_or_not_for_the_tokenizer():

@@ -35,8 +35,8 @@ from verl_hpc.rollout.protocol import Response
 
 T = TypeVar("T", str, Message)
 _IDLE_S = 7 * 24 * 3600
-"""Seconds that a connection may be idle, longer than any program runs: a request that is sent as the
-connection closes would be lost."""
+"""Seconds that a connection may be idle, longer than any program runs: a request that is sent as
+the connection closes would be lost."""
 
 LARGEST_REQUEST = 64 * 2**20
 """Most bytes of a request."""

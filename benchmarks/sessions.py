@@ -47,7 +47,7 @@ class Recorder:
     engine: Any
     ended: list[Sampled] = field(default_factory=list)
     experts: list[Any] = field(default_factory=list)
-    """Of each request, if the engine records them: (tokens, layers, k)."""
+    """The experts of each request, (tokens, layers, k), if the engine records them."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -80,10 +80,16 @@ class Endpoint:
         longest: most tokens of a conversation, prompt included.
         most_turns: most turns of a program.
         stop: texts that end a turn.
+        directory: where its socket is made, whose path is short; None makes one.
     """
 
     def __init__(
-        self, replies: Replies, longest: int, most_turns: int, stop: Sequence[str] = ()
+        self,
+        replies: Replies,
+        longest: int,
+        most_turns: int,
+        stop: Sequence[str] = (),
+        directory: str | None = None,
     ) -> None:
         self._replies, self._longest = replies, longest
         self._most_turns, self._stop = most_turns, stop
@@ -96,7 +102,7 @@ class Endpoint:
         self._wakes, self._woken = socket.socketpair()
         self._wakes.setblocking(False)
         self._woken.setblocking(False)
-        self._directory = tempfile.TemporaryDirectory(prefix="verl_hpc-")
+        self._directory = tempfile.TemporaryDirectory(prefix="model_", dir=directory)
         self.address = str(Path(self._directory.name) / "model.sock")
         settings: Any = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "off"}
         self._server = uvicorn.Server(uvicorn.Config(self._app(), uds=self.address, **settings))

@@ -152,6 +152,10 @@ class RolloutConfig(Section):
     stop_token_ids: list[NonNegative] = []
     """Tokens that end a response, besides those that the model's generation_config.json, its
     tokenizer and its chat template end one with."""
+    batch_invariant: bool = False
+    """Compute rollout and training by kernels that give a token the same bits whatever else is in
+    its batch, so that both have the same log-probs to the last bit: on CPU ranks, in float32, for
+    dense models on Megatron-core with equal tensor_parallel of at most 2 (docs/algorithms.md)."""
     on_interrupt: Literal["drop", "keep"] = "drop"
     """Treatment of finished responses when a run must leave during a rollout: drop them and
     generate the whole step again, or keep them with the checkpoint and generate the rest."""

@@ -73,14 +73,12 @@ def open_taken(
     settings: GenerateSettings,
     slots: Sequence[Slot],
     known: Mapping[SlotKey, Response],
-) -> Taken | None:
-    """Return what counts the prompts of a step; None where the step needs all of them.
+) -> Taken:
+    """Return what counts the prompts of a step with spare ones.
 
     Args:
         slots: this engine's slots of the step.
         known: responses that there are.
     """
-    batch = settings.config.batch
-    if not (settings.trains and batch.spare_prompts):
-        return None
-    return Taken(slots, known, len(share(batch.size, place.index, len(place.groups))))
+    size = settings.config.batch.size
+    return Taken(slots, known, len(share(size, place.index, len(place.groups))))

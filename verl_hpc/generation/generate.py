@@ -110,7 +110,8 @@ def generate(
     if kept is not None:
         known = kept.take(rows, slots)
     current = [s for s in slots if s.step == rows.step]
-    taken = open_taken(place, settings, current, known)
+    takes_some = settings.trains and settings.config.batch.spare_prompts
+    taken = open_taken(place, settings, current, known) if takes_some else None
     missing = _missing(settings, rows, slots, known, taken)
     new, failures = place.control.together(
         partial(_answered, place, rollout, settings, rows, missing, known, prompts, taken)
@@ -252,10 +253,13 @@ def _answered(
     if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):
         raise NotFiniteError(NOT_FINITE)
     responses = {
-        slot.key: versioned(feed.responses[i], begun[i], rollout.version)
+        slot.key: feed.responses[i]
         for i, slot in enumerate(slots)
         if settings.tagged or i in feed.finished
     }
+    if settings.tagged:
+        of_slots = zip(slots, begun, strict=True)
+        responses = {s.key: versioned(responses[s.key], b, rollout.version) for s, b in of_slots}
     return responses, failures
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from verl_hpc.agents.endpoint import Endpoint
-from verl_hpc.agents.programs import Ended, Program, ProgramJob, start_programs
+from verl_hpc.agents.programs import Ended, Program, ProgramJob, Scorer, start_programs
 from verl_hpc.agents.protocol import Replies
 from verl_hpc.agents.session import Session, Writer
 from verl_hpc.config.program import ProgramConfig
@@ -61,18 +61,14 @@ class ProgramHost:
 
     def __init__(self, config: RolloutConfig, encoder: Encoder) -> None:
         assert config.program is not None
-        directory = config.program.directory
-        if directory is not None and not Path(directory).is_dir():
-            raise ConfigError(
-                f"rollout.program.directory = {directory}: there is no such directory here"
-            )
+        _check_paths(config.program)
         if encoder.reads_images:
             raise ModelError(
                 "rollout.program with a model that reads images: requests have none; choose a "
                 "model of texts, or rollout.environment"
             )
         self.config, self._rollout = config.program, config
-        self.programs = start_programs()
+        self.programs = start_programs(self.config.image)
         self.writer = Writer(encoder)
         tokenizer = encoder.tokenizer
         ends = {tokenizer.eos_token_id, encoder.turn_end, *config.stop_token_ids} - {None}
@@ -84,7 +80,8 @@ class ProgramHost:
         """Raises: ConfigError: no program can be started here as the configuration says."""
         setting = f"rollout.program.sandbox = {self.config.sandbox}"
         try:
-            program = self.programs.begin(self.job(["true"], "{}", os.devnull, "none"))
+            job = replace(self.job(["true"], "{}", os.devnull, "none"), scorer=None)
+            program = self.programs.begin(job)
             while (ended := program.ended()) is None:
                 select.select([program], [], [])
         except SandboxError as error:
@@ -101,16 +98,23 @@ class ProgramHost:
             address: socket of the endpoint.
             token: its key there.
         """
-        config = self.config
-        directory = str(Path(config.directory).resolve()) if config.directory else None
-        where = config.sandbox, config.network, directory, limits_of(config)
-        return ProgramJob(command, row, address, token, *where)
+        config, scorer = self.config, None
+        if config.score is not None:
+            hidden = config.score.directory and str(Path(config.score.directory).absolute())
+            scorer = Scorer(config.score.command, row, hidden)
+            row = json.dumps(json.loads(row) | {"ground_truth": None})
+        directory = str(Path(config.directory).absolute()) if config.directory else None
+        paths = [str(Path(path).absolute()) for path in config.paths]
+        image = str(Path(config.image).absolute()) if config.image else None
+        where = config.sandbox, config.network, directory, paths, limits_of(config)
+        return ProgramJob(command, row, address, token, *where, image, scorer)
 
     @cached_property
     def endpoint(self) -> Endpoint:
         """The endpoint, which serves from its first use on."""
         longest = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
-        endpoint = Endpoint(self._replies, longest, self.config.max_turns, self._rollout.stop)
+        where = self._rollout.stop, self.programs.directory
+        endpoint = Endpoint(self._replies, longest, self.config.max_turns, *where)
         endpoint.start()
         return endpoint
 
@@ -346,8 +350,9 @@ class _Episodes:
         self._host.endpoint.answer(number, response)
 
     def end(self, key: Hashable) -> None:
-        """End a program."""
-        self._forget(key).program.end()
+        """End a program, if it has not ended by itself: one whose failure ends the call has."""
+        if key in self._running:
+            self._forget(key).program.end()
 
     def close(self) -> None:
         """Look for no more news."""
@@ -411,15 +416,29 @@ def row_of(problem: Problem) -> str:
     )
 
 
+def _check_paths(config: ProgramConfig) -> None:
+    """Raises: ConfigError: a directory is not there, or the image."""
+    given = [("directory", config.directory), *(("paths", path) for path in config.paths)]
+    given += [("score.directory", config.score.directory)] if config.score is not None else []
+    for setting, path in given:
+        if path is not None and not Path(path).is_dir():
+            raise ConfigError(
+                f"rollout.program.{setting} = {path}: there is no such directory here"
+            )
+    if config.image is not None and not Path(config.image).exists():
+        raise ConfigError(f"rollout.program.image = {config.image}: there is nothing here")
+
+
 def limits_of(config: ProgramConfig) -> Limits:
     """Return the limits of a program."""
     return Limits(
         timeout_s=config.timeout_s,
-        cpu_s=config.timeout_s,
+        cpu_s=config.timeout_s * (config.cpus or 1),
         memory_bytes=int(config.memory_gib * 1024 * MIB),
         tasks=config.max_processes,
         files_bytes=config.files_mib * MIB,
         output_bytes=MIB,
+        cpus=config.cpus,
     )
 
 

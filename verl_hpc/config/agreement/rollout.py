@@ -162,6 +162,37 @@ def check_structured(config: RunSections) -> None:
         )
 
 
+def check_batch_invariant(config: RunSections) -> None:
+    """Raises: ValueError: rollout.batch_invariant with a setting under which rollout and training
+    compute otherwise."""
+    rollout, parallel, model = config.rollout, config.parallel, config.model
+    refuse(
+        {
+            f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
+            f"parallel.engine = {parallel.engine}": parallel.engine != "megatron",
+            f"parallel.context_parallel = {parallel.context_parallel}": parallel.context_parallel
+            > 1,
+            f"model.dtype = {model.dtype}": model.dtype != "float32",
+            f"rollout.dtype = {rollout.dtype}": rollout.dtype == "bfloat16",
+            f"rollout.kv_cache_dtype = {rollout.kv_cache_dtype}": rollout.kv_cache_dtype == "fp8",
+            "lora": config.lora is not None,
+            "rollout.structured": rollout.structured is not None,
+            **{f"rollout.{n} = {v:g}": True for n, v in rollout.filters.items()},
+            "rollout.engine_options.compilation_config": "compilation_config"
+            in rollout.engine_options,
+        },
+        " with rollout.batch_invariant: vLLM and Megatron-core give the same bits for dense models "
+        "in float32, of the whole distribution; change it, or leave rollout.batch_invariant out",
+    )
+    sizes = parallel.tensor_parallel, rollout.tensor_parallel
+    if sizes not in ((1, 1), (2, 2)):
+        raise ValueError(
+            f"parallel.tensor_parallel = {sizes[0]} and rollout.tensor_parallel = {sizes[1]} with "
+            "rollout.batch_invariant: sums over ranks have the same bits for two ranks in any "
+            "order, not for more, and not for other parts; choose 1 for both, or 2"
+        )
+
+
 def check_program(config: RunSections) -> None:
     """Raises: ValueError: rollout.program with a setting that excludes it."""
     rollout = config.rollout

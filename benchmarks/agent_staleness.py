@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import runpy
 import statistics
 import sys
 from collections.abc import Sequence
@@ -22,8 +23,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
-from benchmarks.launch import run
-from examples.sums import problems
+from benchmarks.launch import REPOSITORY, run
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.testing.task_files import write_rows
 
@@ -108,6 +108,7 @@ def main() -> None:
     unseen = arguments.keep.resolve() / f"unseen-{arguments.problems}.jsonl"
     if not unseen.exists():
         unseen.parent.mkdir(parents=True, exist_ok=True)
+        problems = runpy.run_path(str(REPOSITORY / "examples" / "sums.py"))["problems"]
         found = problems(arguments.problems, Random("unseen"), held_out=True)
         write_rows(unseen, ({"prompt": f"{s}=", "answer": str(v)} for s, v in found.items()))
     settings = [

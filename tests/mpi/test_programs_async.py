@@ -189,8 +189,8 @@ def test_a_step_that_takes_what_is_finished_first_sees_short_programs_more_often
         assert all(row.get("batch/prompts_dropped", 0) == spare for row in rows)
         trained = noted()[0][-STEPS:]
         offered = [1 + r % 8 for _, of_step in rows_of_steps(8 + spare) for r in of_step] * SAMPLES
-        found = [_num_turns(mask) for _, _, sequences in trained for mask in sequences["mask"]]
+        num_turns = [_num_turns(mask) for _, _, sequences in trained for mask in sequences["mask"]]
         if spare == 0:
-            assert sorted(found) == sorted(offered)
+            assert sorted(num_turns) == sorted(offered)
         elif staleness == 0:
-            assert surprise(offered, found) > 1 and fmean(found) < fmean(offered)
+            assert surprise(offered, num_turns) > 1 and fmean(num_turns) < fmean(offered)

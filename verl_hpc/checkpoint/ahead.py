@@ -61,8 +61,8 @@ def read_ahead(
         names = _names(file)
         if not any(map(wanted, names)):
             return {}
-        found = zip(names, responses_in(file), strict=True)
-        return {which: response for which, response in found if wanted(which)}
+        by_name = zip(names, responses_in(file), strict=True)
+        return {which: response for which, response in by_name if wanted(which)}
 
 
 def _names(file: h5py.File) -> list[ResponseId]:

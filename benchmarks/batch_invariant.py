@@ -32,9 +32,9 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 RUN = """
 recipe: rl
 model: {dtype: float32}
-rollout: {num_samples: 8, max_prompt_tokens: 96, max_response_tokens: 64, kv_cache_gib: 0.1}
+rollout: {num_samples: 8, max_prompt_tokens: 128, max_response_tokens: 64, kv_cache_gib: 0.1}
 batch: {size: 16}
-data: {train: {kind: reasoning_gym, task: chain_sum, size: 1000}}
+data: {chat: never, train: {kind: reasoning_gym, task: chain_sum, size: 1000}}
 reward: {function: reasoning_gym}
 algorithm: {old_log_probs: recompute}
 metrics: {report: false}

@@ -66,9 +66,7 @@ def test_a_recipe_trains_on_programs(here, tiny_model, shared_directory, tensor_
         assert row["actor/grad_norm"] > 0
 
 
-def test_experts_are_replayed_also_where_a_program_took_no_turn(
-    here, tiny_model, shared_directory
-):
+def test_experts_are_replayed_also_where_a_program_took_no_turn(here, tiny_model, shared_directory):
     model, _ = mixture_for_vllm(tiny_model, "normalised")
     given = here, model, shared_directory, "replayed", "fails"
     rows = recipe(*given, on_error="end", replay="rollout", tensor_parallel=2)

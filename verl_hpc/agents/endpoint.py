@@ -14,7 +14,15 @@ import secrets
 import socket
 import tempfile
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +55,8 @@ class Ask:
     """A turn of the model that a program waits for."""
 
     number: int
-    episode: int
-    """Index of the program's episode."""
+    episode: Hashable
+    """Names the program's episode."""
     tokens: tuple[int, ...]
     """Token ids that the model continues."""
     repetition: int
@@ -61,7 +69,7 @@ class Ask:
 class _Client:
     """A program that may speak to the model."""
 
-    episode: int
+    episode: Hashable
     session: Session
     waiting: set[int] = field(default_factory=set)
     """Numbers of its asks that have no answer yet."""
@@ -91,6 +99,8 @@ class Endpoint:
         self._clients: dict[str, _Client] = {}
         self._futures: dict[int, asyncio.Future[Response]] = {}
         self._asks: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._known: list[Ask] = []
+        """Asks that nobody has taken yet."""
         self._num_asks = 0
         self._wakes, self._woken = socket.socketpair()
         self._wakes.setblocking(False)
@@ -136,7 +146,7 @@ class Endpoint:
         """Readable when `asks` has something to return."""
         return self._woken.fileno()
 
-    def open(self, episode: int, session: Session) -> str:
+    def open(self, episode: Hashable, session: Session) -> str:
         """Let a program in; return its token."""
         token = secrets.token_urlsafe(24)
         self._clients[token] = _Client(episode, session)
@@ -147,15 +157,26 @@ class Endpoint:
         for number in [*self._clients.pop(token).waiting]:
             self.answer(number, None)
 
-    def asks(self) -> list[Ask]:
-        """Return the asks that have come since the last call, without those that were refused."""
+    def asks(self, episodes: Container[Hashable] | None = None) -> list[Ask]:
+        """Return the asks that have come since the last call, without those that were refused.
+
+        Args:
+            episodes: those whose asks to return, by default all; the others' stay.
+        """
         with suppress(BlockingIOError):
             while self._woken.recv(4096):
                 pass
-        asks = []
         while not self._asks.empty():
-            asks.append(self._asks.get())
-        return [ask for ask in asks if ask.number in self._futures]
+            self._known.append(self._asks.get())
+        known = [ask for ask in self._known if ask.number in self._futures]
+        taken = [ask for ask in known if episodes is None or ask.episode in episodes]
+        self._known = [ask for ask in known if ask not in taken]
+        return taken
+
+    def wake(self) -> None:
+        """Have whoever waits for asks look for them."""
+        with suppress(BlockingIOError):  # it is awake already
+            self._wakes.send(b".")
 
     def answer(self, number: int, response: Response | None) -> None:
         """Give the program that waits for an ask its turn; None refuses it."""
@@ -296,8 +317,7 @@ class Endpoint:
         self._futures[number] = future = self._loop.create_future()
         client.waiting.add(number)
         self._asks.put(Ask(number, client.episode, tokens, repetition, most))
-        with suppress(BlockingIOError):  # it is awake already
-            self._wakes.send(b".")
+        self.wake()
         try:
             response = await future
         finally:

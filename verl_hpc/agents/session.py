@@ -208,18 +208,27 @@ def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Bran
         rewards: rewards of turns by their numbers.
     """
     first, tokens = leaf.path[0], leaf.tokens
-    start = len(first.prompt)
+    start, versions = len(first.prompt), tuple[int, ...]()
     mask, log_probs = [0] * (len(tokens) - start), [0.0] * (len(tokens) - start)
     rewarded: dict[int, float] = {}
     for turn in leaf.path:
         here = slice(len(turn.prompt) - start, len(turn.tokens) - start)
         log_probs[here] = turn.response.log_probs
+        # What was said before a turn is read by the weights that begin it.
+        of_turn = turn.response.versions
+        versions += of_turn[:1] * (here.start - len(versions)) + of_turn
         if turn.number not in trained:
             mask[here] = [1] * len(turn.response.tokens)
             if turn.number in rewards and turn.response.tokens:
                 rewarded[here.stop - 1] = rewards[turn.number]
-    ended, experts = leaf.response.finish_reason, leaf.experts
-    response = Response(tokens[start:], tuple(log_probs), ended, tuple(mask), experts)
+    response = Response(
+        tokens[start:],
+        tuple(log_probs),
+        leaf.response.finish_reason,
+        tuple(mask),
+        leaf.experts,
+        versions=versions,
+    )
     return Branch(first.prompt, response, rewarded)
 
 

@@ -217,7 +217,6 @@ class RolloutConfig(Section):
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
         self._check_balance()
-        self._check_environment()
         self._check_quantization()
         refuse_owned(self.engine_options)
         return self
@@ -231,19 +230,6 @@ class RolloutConfig(Section):
             raise ValueError(
                 "balance: stealing needs staleness: 0 and on_interrupt: drop, since what is begun "
                 "or kept belongs to an engine"
-            )
-
-    def _check_environment(self) -> None:
-        if self.environment is None:
-            return
-        if self.on_interrupt == "keep":
-            raise ValueError(
-                "on_interrupt: keep with an environment, whose state nothing keeps; choose drop"
-            )
-        if self.staleness > 1:
-            raise ValueError(
-                f"staleness = {self.staleness} with an environment: conversations cannot wait for "
-                "newer weights in the middle; choose at most 1"
             )
 
     def _check_quantization(self) -> None:

@@ -91,6 +91,13 @@ class Response:
     first read the token."""
     episode: Episode | None = field(default=None, compare=False)
     """What a program did, if one spoke to the model; the response is then its first branch's."""
+    versions: tuple[int, ...] = ()
+    """Version of the weights that each token was sampled with, the number of steps that had changed
+    them; empty where nothing records it."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason != "unfinished"
 
     @property
     def sampled(self) -> tuple[int, ...]:
@@ -115,7 +122,7 @@ class Episode:
     """What one program did with the model."""
 
     branches: tuple[Branch, ...]
-    """Rows to train on, at least one."""
+    """Rows to train on, at least one of a program that has ended."""
     score: float | None
     """Score that the program wrote, or the sum of its turns' rewards; None if it wrote none."""
 

@@ -201,13 +201,26 @@ def check_program(config: RunSections) -> None:
             f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
             "rollout.environment": rollout.environment is not None,
             "rollout.structured": rollout.structured is not None,
-            "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
-            "rollout.balance = stealing": rollout.balance == "stealing",
-            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
             f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
         },
-        " with rollout.program: vLLM generates a program's conversations, as many as it has, each "
-        "as a whole under the weights that train on it; leave one of the two out",
+        " with rollout.program: vLLM generates a program's conversations, as many as it has; leave "
+        "one of the two out",
+    )
+
+
+def check_spare_prompts(config: RunSections) -> None:
+    """Raises: ValueError: batch.spare_prompts with a setting that excludes it."""
+    advantage, rollout = config.algorithm.advantage, config.rollout
+    refuse(
+        {
+            f"recipe: {config.recipe}": not config.samples_to_train,
+            f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
+            "rollout.balance = stealing": rollout.balance == "stealing",
+            f"algorithm.advantage.name = {advantage.name}": "greedy" in advantage.needs,
+        },
+        f" with batch.spare_prompts = {config.batch.spare_prompts}: each engine asks its part of "
+        "a step's prompts, and takes those whose responses are finished first; leave one of the "
+        "two out",
     )
 
 

@@ -14,6 +14,7 @@ from verl_hpc.config.agreement.rollout import (
     check_reward_processes,
     check_rollout_log_probs,
     check_router_replay,
+    check_spare_prompts,
     check_structured,
 )
 from verl_hpc.config.agreement.tasks import check_guards, check_mix
@@ -75,6 +76,8 @@ def _check_step(config: RunSections, evaluates: bool = True) -> None:
         check_quantised(config)
     if config.replays_experts:
         check_router_replay(config)
+    if config.batch.spare_prompts:
+        check_spare_prompts(config)
     if config.batch.refill_rounds:
         check_refill(config)
     _check_scores(config)

@@ -42,6 +42,9 @@ from verl_hpc.errors import ClusterError, DataError, ModelError
 from verl_hpc.rollout.protocol import Response
 
 T = TypeVar("T", str, Message)
+_IDLE_S = 7 * 24 * 3600
+"""Seconds that a connection may be idle, longer than any program runs: a request that is sent as
+the connection closes would be lost."""
 
 LARGEST_REQUEST = 64 * 2**20
 """Most bytes of a request."""
@@ -104,7 +107,8 @@ class Endpoint:
         self._woken.setblocking(False)
         self._directory = tempfile.TemporaryDirectory(prefix="model_", dir=directory)
         self.address = str(Path(self._directory.name) / "model.sock")
-        settings: Any = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "off"}
+        settings: Any = {"timeout_keep_alive": _IDLE_S}
+        settings |= {"log_config": None, "access_log": False, "ws": "none", "lifespan": "off"}
         self._server = uvicorn.Server(uvicorn.Config(self._app(), uds=self.address, **settings))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="verl_hpc-endpoint", daemon=True)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from verl_hpc.data.messages import Message
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.prompts import Encoder
@@ -86,6 +88,15 @@ class Turn:
     def tokens(self) -> tuple[int, ...]:
         """All token ids up to its end."""
         return self.prompt + self.response.tokens
+
+    @property
+    def experts(self) -> Any:
+        """Experts of all tokens but the last (`Response.experts`). A turn that continues another
+        may compute it anew; each token keeps those by which the log-probs behind it came about."""
+        if self.parent is None or self.response.experts is None:
+            return self.response.experts
+        before = self.parent.experts
+        return np.concatenate([before, self.response.experts[len(before) :]])
 
     @property
     def path(self) -> list[Turn]:
@@ -215,6 +226,7 @@ def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Bran
         tuple(log_probs),
         leaf.response.finish_reason,
         tuple(mask),
+        leaf.experts,
         versions=versions,
     )
     return Branch(first.prompt, response, rewarded)

@@ -379,9 +379,12 @@ def _columns(
         columns[PROGRAM_REWARDS] = [_rewards(r).to(place.device) for r in responses]
     if settings.encoder.reads_images:
         columns[IMAGES] = [as_bytes(slot.image_bytes) for slot, _ in mine]
-    if settings.routed_bytes:
-        columns[EXPERTS] = [_expert_bytes(r.experts).to(place.device) for r in responses]
-        widths[EXPERTS] = settings.routed_bytes
+    if some := settings.some_experts:
+        columns[EXPERTS] = [
+            _expert_bytes(r.experts, some, len(slot.prompt) + len(r.tokens) - 1).to(place.device)
+            for (slot, _), r in zip(mine, responses, strict=True)
+        ]
+        widths[EXPERTS] = len(some)
     return Columns(positions, columns, widths)
 
 
@@ -397,7 +400,14 @@ def _rewards(response: Response) -> torch.Tensor:
     return rewards
 
 
-def _expert_bytes(experts: Any) -> torch.Tensor:
-    """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8."""
+def _expert_bytes(experts: Any, some: bytes, count: int) -> torch.Tensor:
+    """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8.
+
+    Args:
+        experts: None if a program took no turn.
+        some: bytes for each of `count` tokens then.
+    """
+    if experts is None:
+        experts = np.tile(np.frombuffer(some, np.uint8), (count, 1))
     rows = np.ascontiguousarray(experts).view(np.uint8)
     return torch.tensor(rows.reshape(len(rows), -1))

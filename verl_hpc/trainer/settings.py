@@ -132,7 +132,7 @@ class Settings:
             ahead=config.rollout.staleness > 0,
             environments=self._run.environments,
             programs=self._run.programs,
-            routed_bytes=self._run.arch.routed_bytes if config.replays_experts else 0,
+            some_experts=self._run.arch.some_experts if config.replays_experts else b"",
             scoring=self.score if self._scores_ahead else None,
         )
 

@@ -201,7 +201,6 @@ def check_program(config: RunSections) -> None:
             f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
             "rollout.environment": rollout.environment is not None,
             "rollout.structured": rollout.structured is not None,
-            "algorithm.router_replay = rollout": config.replays_experts,
             f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
         },
         " with rollout.program: vLLM generates a program's conversations, as many as it has; leave "

@@ -102,6 +102,8 @@ class VllmEngine:
         self._reads_images = arch.family in WITH_IMAGES
         if self._on_cpu:
             _for_cpus().prepare()
+        if config.batch_invariant:
+            _invariant().prepare()
         import_worker(world.device)
         import_model(arch.family)
         is_eager = config.enforce_eager or self._on_cpu

@@ -13,6 +13,7 @@ import torch
 import vllm._custom_ops as ops
 from torch.nn.functional import rms_norm
 from vllm import ir
+from vllm.model_executor.layers import rotary_embedding
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
@@ -21,6 +22,14 @@ PROVIDER = "verl_hpc_invariant"
 _BLOCK = 32
 """Tokens of a block of keys and values, as in the engine's cache."""
 _CHECKED_ROWS = (2, 3, 5, 8, 17, 64, 200)
+
+
+def prepare() -> None:
+    """Forget the rotations that vLLM keeps for all engines of a process.
+
+    Those of an engine before this one run a kernel of its own, with other bits.
+    """
+    rotary_embedding._ROPE_DICT.clear()
 
 
 def options() -> dict[str, object]:

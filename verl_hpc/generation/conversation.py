@@ -19,8 +19,9 @@ from verl_hpc.environments.processes import Conversation, Environments, StepFail
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.generation.answers import stop_reason
 from verl_hpc.generation.score import some_reasons
+from verl_hpc.generation.sessions import PREFIX, ConversationRecorder, session_metrics
 from verl_hpc.rollout.partial import observed, this_turn
-from verl_hpc.rollout.protocol import Feed, FeedAround, Request, Response, Sampling
+from verl_hpc.rollout.protocol import Episode, Feed, FeedAround, Request, Response, Sampling
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import MASK, Columns
 from verl_hpc.step.placement import Placement
@@ -28,7 +29,7 @@ from verl_hpc.step.placement import Placement
 _logger = logging.getLogger(__name__)
 
 TURNS_MEAN, TURNS_MAX = "rollout/turns/mean", "rollout/turns/max"
-STEPS_FAILED = "rollout/environment/num_failed"
+STEPS_FAILED = f"{PREFIX}num_failed"
 
 _WAIT_S = 1.0
 """Longest wait for an observation, so that the engine can check whether to stop."""
@@ -71,6 +72,7 @@ class Conversations(FeedAround):
             for chat in set(map(encoder.is_chat, problems))
         }
         self._turns: dict[int, int] = {}
+        self._recorder = ConversationRecorder([len(request.prompt) for request in feed.requests])
         self._waiting: dict[int, Response] = {}
         """Responses whose last turn awaits an observation."""
         leads = control is None or control.rank == 0
@@ -85,14 +87,15 @@ class Conversations(FeedAround):
     @property
     def failures(self) -> Sequence[str]:
         """Errors of steps that ended their conversation, on the first rank."""
-        return self._steps.failures if self._steps is not None else ()
+        return [*self._steps.failures.values()] if self._steps is not None else ()
 
     def ended(self, index: int, response: Response) -> None:
         self._turns[index] = self._turns.get(index, 0) + 1
+        self._recorder.end(index, response)
         if response.finish_reason == "stop" and self._turns[index] < self._config.max_turns:
             self._waiting[index] = response
         else:
-            self._end(index, response)
+            self._end(index, response, "max_turns")
 
     def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
         started = [*super().next(num_running)]
@@ -105,16 +108,26 @@ class Conversations(FeedAround):
                     asked = self.requests[index]
                     started.append((index, replace(asked, seed=seed, prefix=longer)))
                 else:
-                    self._end(index, longer)
+                    self._end(index, longer, "done")
             if num_running or started or self.stops(asks=True):
                 break
+        for index, _ in started:
+            self._recorder.begin(index)
         return started
 
-    def _end(self, index: int, response: Response) -> None:
-        """End a conversation, and its environment."""
+    def _end(self, index: int, response: Response, why: str) -> None:
+        """End a conversation, and its environment.
+
+        Args:
+            why: what ended it, unless it failed or reached the limit of its tokens.
+        """
         if self._steps is not None:
             self._steps.end(index)
-        super().ended(index, response)
+            why = "failed" if index in self._steps.failures else why
+        if response.finish_reason == "length":
+            why = "length"
+        record = self._recorder.record(index, self._problems[index].data_source, why)
+        super().ended(index, replace(response, episode=Episode((), None, record)))
 
     def _longer(self, index: int, response: Response, said: str) -> Response:
         """Append an observation to a response. One without tokens, which would join two turns, ends
@@ -154,7 +167,8 @@ class _Steps:
         self._conversations: dict[int, Conversation] = {}
         self._selector = selectors.DefaultSelector()
         self._under_way: set[int] = set()
-        self.failures: list[str] = []
+        self.failures: dict[int, str] = {}
+        """Errors of steps that ended their conversation, by prompt."""
 
     def answers(self, waiting: Mapping[int, Response], wait: bool) -> dict[int, str | None]:
         """Return the observations that have arrived, by prompt; None where a conversation has
@@ -246,7 +260,7 @@ class _Steps:
             raise EnvironmentStepError(
                 f"{words}; mend it, or set rollout.environment.on_error: end"
             )
-        self.failures.append(words)
+        self.failures[index] = words
         observations[index] = None
 
 
@@ -267,7 +281,7 @@ def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) ->
         TURNS_MEAN: sum(turns) / max(len(turns), 1),
         TURNS_MAX: float(max(turns, default=0)),
         STEPS_FAILED: float(num_failed),
-    }
+    } | session_metrics(place, columns.records.values())
 
 
 def _num_turns(mask: torch.Tensor) -> int:

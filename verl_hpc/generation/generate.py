@@ -264,7 +264,8 @@ def _rows(slot: Slot, tagged: VersionedResponse, most: int) -> list[tuple[Slot, 
     for number, branch in enumerate(episode.branches):
         index = slot.index * most + number
         here = replace(slot, index=index, prompt=branch.prompt)
-        only = replace(branch.response, episode=Episode((branch,), episode.score))
+        record = replace(episode.record, row=number) if episode.record is not None else None
+        only = replace(branch.response, episode=Episode((branch,), episode.score, record))
         rows.append((here, VersionedResponse(only, (0,) * len(only.tokens))))
     return rows
 
@@ -326,7 +327,9 @@ def _columns(
     if settings.routed_bytes:
         columns[EXPERTS] = [_expert_bytes(r.experts).to(place.device) for r in responses]
         widths[EXPERTS] = settings.routed_bytes
-    return Columns(positions, columns, widths)
+    episodes = zip(positions, (response.episode for response in responses), strict=True)
+    records = {i: e.record for i, e in episodes if e is not None and e.record is not None}
+    return Columns(positions, columns, widths, records)
 
 
 def _rewards(response: Response) -> torch.Tensor:

@@ -26,6 +26,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import ConfigError, EnvironmentStepError, ModelError, SandboxError
+from verl_hpc.generation.sessions import program_record
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
 from verl_hpc.runtime.control import Control
@@ -301,7 +302,9 @@ class _Episodes:
         # A program without a turn has a row all the same, of which nothing is learned.
         nothing = Branch(tuple(self._requests[index].prompt), _NO_TURN, {})
         rows = session.branches(turns) if self._trains else session.answer(turns)
-        ended[index] = Episode(rows or (nothing,), score)
+        leaves = session.leaves if self._trains else session.turns[-1:]
+        told = self._problems[index].data_source, session.turns, leaves, result, failure
+        ended[index] = Episode(rows or (nothing,), score, program_record(*told))
 
 
 _NO_TURN = Response((0,), (0.0,), "stop", (0,))

@@ -11,6 +11,7 @@ import torch
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.pictures import ImagePrompt
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.record import SessionRecord
 
 NOT_FINITE = (
     "rollout: the model's logits are infinite or NaN; its weights are, or are too large: look at "
@@ -90,7 +91,8 @@ class Response:
     (tokens, layers, k) uint8 or uint16, if the engine records them. They come from the weights that
     first read the token."""
     episode: Episode | None = field(default=None, compare=False)
-    """What a program did, if one spoke to the model; the response is then its first branch's."""
+    """What a program did, if one spoke to the model; the response is then its first branch's. With
+    an environment it has a record alone."""
 
     @property
     def sampled(self) -> tuple[int, ...]:
@@ -108,6 +110,8 @@ class Branch:
     """The turns, and what was said between them."""
     rewards: Mapping[int, float]
     """Rewards of turns by the index of their last token in the response."""
+    num_shared: int = 0
+    """Number of its first turns, which an earlier branch has, too, and is trained on."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class Episode:
     """Rows to train on, at least one."""
     score: float | None
     """Score that the program wrote, or the sum of its turns' rewards; None if it wrote none."""
+    record: SessionRecord | None = None
 
 
 NOT_BEGUN = Response((), (), "unfinished")

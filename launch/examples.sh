@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed]
+# usage: launch/examples.sh calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed [SETTING...]]
+#   SETTING   of the example's own run, after the warm-up: steps=10
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   calculator_agent the same, and the calculator is a program that asks the model for turns
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
@@ -17,7 +18,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 examples="calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision"
-name=${1:?usage: launch/examples.sh $examples [seed]} seed=${2:-0}
+name=${1:?usage: launch/examples.sh $examples [seed [SETTING...]]} seed=${2:-0}
+settings=("${@:3}")
 if [[ "|$examples|" != *"|$name|"* ]]; then
     printf 'no example %s; choose %s\n' "$name" "${examples//|/, }" >&2
     exit 2
@@ -34,9 +36,11 @@ fi
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 train() { # CONFIG DATA MODEL [SETTING...]
+    local own=()
+    if [ "$1" = "$name" ]; then own=("${settings[@]}"); fi
     run "${train[@]}" --config "configs/run/examples/$1.yaml" \
         "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
-        "${@:4}"
+        "${@:4}" "${own[@]}"
 }
 decoder() { # SIZES [OPTION...]
     run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1" "${@:2}"

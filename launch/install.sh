@@ -30,7 +30,7 @@ packages() { # "COMMAND ..." "PACKAGE ..."
 }
 
 if [ "$what" = bubblewrap ]; then
-    packages bwrap bubblewrap
+    packages "bwrap unsquashfs" "bubblewrap squashfs-tools"
     exit
 fi
 if [ "$what" = slurm ]; then

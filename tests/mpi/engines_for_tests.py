@@ -21,6 +21,7 @@ from verl_hpc.engines import factory
 from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.protocol import Head, TrainingEngine
+from verl_hpc.engines.shared.invariant import Attend
 from verl_hpc.hf.model import resolved
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
@@ -52,6 +53,7 @@ def build_engine(
     lora: LoraConfig | None = None,
     router: RouterConfig | None = None,
     vision_tower: Literal["trained", "frozen"] = "trained",
+    attend: Attend | None = None,
     **parallel: Any,
 ) -> MegatronEngine:
     """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
@@ -81,6 +83,7 @@ def build_engine(
         max_tokens=max_tokens,
         name="model",
         lora=lora,
+        attend=attend,
     )
     load_weights(here, engine, directory)
     return cast(MegatronEngine, engine)

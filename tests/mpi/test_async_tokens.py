@@ -31,6 +31,7 @@ def noted(here, monkeypatch):
 
     def notes(self, context, *arguments):
         init(self, context, *arguments)
+        pieces.clear()  # of the run before
         rollout = context.rollout
         if rollout.engine is not None:
             generate = rollout.engine.generate
@@ -50,8 +51,8 @@ def noted(here, monkeypatch):
 
 def log_probs_are_those_of_the_versions(trained, config, model):
     """The oracle: transformers, with the weights that each version's checkpoint has."""
-    models = [Reference(model) for _ in range(STEPS)]
-    for version in range(1, STEPS):
+    models = [Reference(model) for _ in trained]
+    for version in range(1, len(trained)):
         weights = weights_of(config, version)
         missing = models[version].model.load_state_dict(weights, strict=False).missing_keys
         assert set(missing) <= {"lm_head.weight"}
@@ -61,11 +62,11 @@ def log_probs_are_those_of_the_versions(trained, config, model):
             tokens, versions = sequences["tokens"][i], sequences["versions"][i].tolist()
             with torch.no_grad():
                 by_version = [m.log_probs(tokens)[sample.prompt_length - 1 :] for m in models]
-            for at, (version, given) in enumerate(
-                zip(versions, sequences["rollout_log_probs"][i].tolist(), strict=True)
-            ):
-                own.append(abs(float(by_version[version][at]) - given))
-                other.append(abs(float(by_version[(version + 1) % STEPS][at]) - given))
+            given = sequences["rollout_log_probs"][i].tolist()
+            for at in sequences["mask"][i].nonzero()[:, 0].tolist():
+                of_token = [abs(float(of_version[at]) - given[at]) for of_version in by_version]
+                own.append(of_token[versions[at]])
+                other.append(of_token[(versions[at] + 1) % len(models)])
     assert max(own) < 1e-4
     assert sum(other) / len(other) > 1e-3, "versions that nobody could tell apart"
 

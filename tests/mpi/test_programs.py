@@ -3,6 +3,7 @@
 import pytest
 
 from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.mixtures import mixture_for_vllm
 from tests.mpi.recipe_runs import ROLLOUT, run
 from tests.slow import all_slow
 from verl_hpc.errors import EnvironmentStepError
@@ -32,7 +33,7 @@ json.dump({"turns": turns}, open(os.environ["VERL_HPC_SCORE"], "w"))
 """
 
 
-def recipe(here, model, directory, name, *words, on_error="stop", **rollout):
+def recipe(here, model, directory, name, *words, on_error="stop", replay="none", **rollout):
     """Two steps with vLLM and a program of two conversations that share their first turn."""
     if here.world.rank == 0:
         (directory / f"{name}.py").write_text(AGENT)
@@ -47,7 +48,7 @@ def recipe(here, model, directory, name, *words, on_error="stop", **rollout):
         directory,
         recipe="rl",
         reward={"function": "program"},
-        algorithm={"advantage": {"name": "reinforce_plus_plus"}},
+        algorithm={"advantage": {"name": "reinforce_plus_plus"}, "router_replay": replay},
         rollout=ROLLOUT | limits | rollout,
     )
 
@@ -63,6 +64,16 @@ def test_a_recipe_trains_on_programs(here, tiny_model, shared_directory, tensor_
         assert row["training/rollout_log_probs_diff_max"] < 1e-3
         assert 1 <= row["critic/score/mean"] <= 3
         assert row["actor/grad_norm"] > 0
+
+
+def test_experts_are_replayed_also_where_a_program_took_no_turn(here, tiny_model, shared_directory):
+    model, _ = mixture_for_vllm(tiny_model, "normalised")
+    given = here, model, shared_directory, "replayed", "fails"
+    rows = recipe(*given, on_error="end", replay="rollout", tensor_parallel=2)
+    assert sum(row["rollout/environment/num_failed"] for row in rows) > 0
+    for row in rows:
+        assert row["training/rollout_log_probs_diff_max"] < 1e-3
+        assert 0 <= row["actor/router_disagreement"] < 1
 
 
 def test_a_program_that_fails(here, tiny_model, shared_directory):

@@ -163,6 +163,7 @@ def test_requests_share_their_parameters_but_for_seeds_and_limits(vllm, monkeypa
         ({"enable_chunked_prefill": True}, "enable_chunked_prefill: it would cut prompts"),
         ({"long_prefill_token_threshold": 8}, "long_prefill_token_threshold: it would cut"),
         ({"max_num_scheduled_tokens": 16}, "max_num_scheduled_tokens: it would cut prompts"),
+        ({"speculative_config": {"method": "ngram"}}, "speculative_config: .* leave it out"),
         ({"attention_backend": "NOPE"}, "Unknown attention backend: 'NOPE'. Valid options are"),
     ],
 )

@@ -15,7 +15,15 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +43,9 @@ from verl_hpc.errors import ClusterError, DataError, ModelError
 from verl_hpc.rollout.protocol import Response
 
 T = TypeVar("T", str, Message)
+_IDLE_S = 7 * 24 * 3600
+"""Seconds that a connection may be idle, longer than any program runs: a request that is sent as
+the connection closes would be lost."""
 
 LARGEST_REQUEST = 64 * 2**20
 """Most bytes of a request."""
@@ -45,8 +56,8 @@ class Ask:
     """A turn of the model that a program waits for."""
 
     number: int
-    episode: int
-    """Index of the program's episode."""
+    episode: Hashable
+    """Names the program's episode."""
     tokens: tuple[int, ...]
     """Token ids that the model continues."""
     repetition: int
@@ -59,7 +70,7 @@ class Ask:
 class _Client:
     """A program that may speak to the model."""
 
-    episode: int
+    episode: Hashable
     session: Session
     waiting: set[int] = field(default_factory=set)
     """Numbers of its asks that have no answer yet."""
@@ -73,23 +84,32 @@ class Endpoint:
         longest: most tokens of a conversation, prompt included.
         most_turns: most turns of a program.
         stop: texts that end a turn.
+        directory: where its socket is made, whose path is short; None makes one.
     """
 
     def __init__(
-        self, replies: Replies, longest: int, most_turns: int, stop: Sequence[str] = ()
+        self,
+        replies: Replies,
+        longest: int,
+        most_turns: int,
+        stop: Sequence[str] = (),
+        directory: str | None = None,
     ) -> None:
         self._replies, self._longest = replies, longest
         self._most_turns, self._stop = most_turns, stop
         self._clients: dict[str, _Client] = {}
         self._futures: dict[int, asyncio.Future[Response]] = {}
         self._asks: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._known: list[Ask] = []
+        """Asks that nobody has taken yet."""
         self._num_asks = 0
         self._wakes, self._woken = socket.socketpair()
         self._wakes.setblocking(False)
         self._woken.setblocking(False)
-        self._directory = tempfile.TemporaryDirectory(prefix="verl_hpc-")
+        self._directory = tempfile.TemporaryDirectory(prefix="model_", dir=directory)
         self.address = str(Path(self._directory.name) / "model.sock")
-        settings: Any = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "off"}
+        settings: Any = {"timeout_keep_alive": _IDLE_S}
+        settings |= {"log_config": None, "access_log": False, "ws": "none", "lifespan": "off"}
         self._server = uvicorn.Server(uvicorn.Config(self._app(), uds=self.address, **settings))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="verl_hpc-endpoint", daemon=True)
@@ -127,7 +147,7 @@ class Endpoint:
         """Readable when `asks` has something to return."""
         return self._woken.fileno()
 
-    def open(self, episode: int, session: Session) -> str:
+    def open(self, episode: Hashable, session: Session) -> str:
         """Let a program in; return its token."""
         token = secrets.token_urlsafe(24)
         self._clients[token] = _Client(episode, session)
@@ -138,15 +158,26 @@ class Endpoint:
         for number in [*self._clients.pop(token).waiting]:
             self.answer(number, None)
 
-    def asks(self) -> list[Ask]:
-        """Return the asks that have come since the last call, without those that were refused."""
+    def asks(self, episodes: Container[Hashable] | None = None) -> list[Ask]:
+        """Return the asks that have come since the last call, without those that were refused.
+
+        Args:
+            episodes: those whose asks to return, by default all; the others' stay.
+        """
         with suppress(BlockingIOError):
             while self._woken.recv(4096):
                 pass
-        asks = []
         while not self._asks.empty():
-            asks.append(self._asks.get())
-        return [ask for ask in asks if ask.number in self._futures]
+            self._known.append(self._asks.get())
+        known = [ask for ask in self._known if ask.number in self._futures]
+        taken = [ask for ask in known if episodes is None or ask.episode in episodes]
+        self._known = [ask for ask in known if ask not in taken]
+        return taken
+
+    def wake(self) -> None:
+        """Have whoever waits for asks look for them."""
+        with suppress(BlockingIOError):  # it is awake already
+            self._wakes.send(b".")
 
     def answer(self, number: int, response: Response | None) -> None:
         """Give the program that waits for an ask its turn; None refuses it."""
@@ -288,8 +319,7 @@ class Endpoint:
         self._futures[number] = future = self._loop.create_future()
         client.waiting.add(number)
         self._asks.put(Ask(number, client.episode, tokens, repetition, most))
-        with suppress(BlockingIOError):  # it is awake already
-            self._wakes.send(b".")
+        self.wake()
         try:
             response = await future
         finally:

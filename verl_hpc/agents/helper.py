@@ -23,56 +23,96 @@ from typing import IO
 from uuid import uuid4
 
 from verl_hpc.agents import forward
+from verl_hpc.agents.held import PREFIX, hold, remove_unheld
+from verl_hpc.agents.image import hold_image, unpacked
 from verl_hpc.agents.programs import Ended, ProgramJob
-from verl_hpc.rewards.sandbox.containment import (
-    HOME,
-    environment,
-    interpreter_of,
-    namespaces,
-    restrict,
-)
+from verl_hpc.agents.surroundings import ENDPOINT, FORWARDER, ROOT, ROW, bubblewrap, variables
+from verl_hpc.rewards.sandbox.containment import HOME, restrict
 from verl_hpc.rewards.sandbox.keeper import Started, answer, keep, remove_directory
 from verl_hpc.rewards.sandbox.seccomp import filter_program
 from verl_hpc.runtime.children import adopt_orphans, end_children, wait_for
 from verl_hpc.runtime.helper_process import serve
+from verl_hpc.runtime.messages import receive
 from verl_hpc.runtime.processes import end_all
 
 _LOOK_EVERY_S = 0.1
 _ENDS_WITHIN_S = 30.0
-_INSIDE = "/run/verl_hpc"
-"""Directory of the forwarder and its socket in a sandbox."""
-_ROW, _SCORE = "row.json", "score.json"
 _FORWARDER = 2
 """Threads of the forwarder; bubblewrap adds a process outside the sandbox."""
 
 
-def guard(patron: socket.socket) -> None:
-    """Have a keeper run what a patron asks for."""
+def guard(place: Path | None, patron: socket.socket) -> None:
+    """Have a keeper run what a patron asks for.
+
+    Args:
+        place: this node's directory of the image, if it has one.
+        patron: socket of the process that asks.
+    """
     # Slurm sends it to all processes; the patron's end says when to stop, and to clear up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
     # The keeper makes it, so that one of both is there to remove it.
-    directory = f"{tempfile.gettempdir()}/verl_hpc_program_{uuid4().hex}"
+    directory = f"{tempfile.gettempdir()}/program_{uuid4().hex}"
     keeper = os.fork()
     if keeper == 0:
-        answer(ProgramJob, partial(run, directory), patron)
+        answer(ProgramJob, partial(run, directory, place), patron)
         return
     wait_for(keeper)
     end_all(os.getpid())
     remove_directory(directory)
 
 
-def run(directory: str, job: ProgramJob, patron: socket.socket) -> Ended:
-    """Run one program to its end; raises as `keep`.
+def run(directory: str, place: Path | None, job: ProgramJob, patron: socket.socket) -> Ended:
+    """Run one program to its end, and then what scores it; raises as `keep`.
 
     Args:
         directory: what the program's becomes, if it has none in memory.
+        place: this node's directory of the image, if it has one.
         job: the program.
         patron: socket of the process that asked.
     """
+    root = Path(job.image) if job.image else None
+    if job.image and place is not None:
+        root = unpacked(job.image, place)
+    if job.scorer is None:
+        return _run(directory, job, root, patron, None)
+    with tempfile.TemporaryFile() as packed:
+        ended = _run(directory, job, root, patron, packed)
+        if ended.ending != "exited" or ended.status or ended.message:
+            return ended
+        of_score = replace(
+            job,
+            command=job.scorer.command,
+            row=job.scorer.row,
+            directory=job.scorer.directory,
+            paths=[*job.paths, *filter(None, [job.directory])],
+            socket=os.devnull,
+        )
+        scored = _run(directory, of_score, root, patron, packed)
+    if scored.ending == "exited" and not scored.status and not scored.message:
+        return replace(ended, score=scored.score)
+    failure = f"program.score: {scored.message or f'status {scored.status}'}"
+    return replace(scored, message=failure, score=None)
+
+
+def _run(
+    directory: str,
+    job: ProgramJob,
+    root: Path | None,
+    patron: socket.socket,
+    packed: IO[bytes] | None,
+) -> Ended:
+    """Run a program to its end.
+
+    Args:
+        root: the files of the image.
+        packed: what another has left in its home; if it is empty, what this one leaves goes there,
+            and it has no score.
+    """
     with tempfile.TemporaryFile() as report:
         try:
-            result = keep(_started(directory, job, report), job.limits, patron, _LOOK_EVERY_S)
+            starting = _started(directory, job, root, report, packed)
+            result = keep(starting, job.limits, patron, _LOOK_EVERY_S)
         finally:
             remove_directory(directory)
         read = os.pread(report.fileno(), 2 * forward.MOST_SCORE_BYTES, 0)
@@ -80,41 +120,41 @@ def run(directory: str, job: ProgramJob, patron: socket.socket) -> Ended:
     ended = Ended(result.ending, result.status, result.stdout, None, result.wall_s, result.message)
     if result.ending != "exited" or not kind:
         return ended
-    if kind == forward.GOOD:
-        return replace(ended, score=text)
-    return replace(ended, message=f"the file named by VERL_HPC_SCORE cannot be read: {text}")
+    return replace(ended, score=text) if kind == forward.GOOD else replace(ended, message=text)
 
 
 @contextmanager
-def _started(directory: str, job: ProgramJob, report: IO[bytes]) -> Iterator[Started]:
+def _started(
+    directory: str, job: ProgramJob, root: Path | None, report: IO[bytes], packed: IO[bytes] | None
+) -> Iterator[Started]:
     contained = job.sandbox == "bubblewrap"
     with (
         tempfile.TemporaryFile() as row,
         tempfile.TemporaryFile() as status,
         tempfile.TemporaryFile() as rules,
     ):
-        words, fds = [], [report.fileno()]
+        words, fds = [], [report.fileno(), packed.fileno() if packed is not None else -1]
         endpoint, forwarder, home = job.socket, forward.__file__, directory
         if contained:
             rules.write(filter_program(tree=True))
             row.write(job.row.encode())
             for file in (rules, row):
                 file.seek(0)
-            fds += [status.fileno(), rules.fileno(), row.fileno()]
-            words = _bubblewrap(job, *fds[1:])
-            endpoint, forwarder, home = f"{_INSIDE}/endpoint", f"{_INSIDE}/forward.py", HOME
+            words = bubblewrap(job, root, status.fileno(), rules.fileno(), row.fileno())
+            endpoint, forwarder, home = ENDPOINT, FORWARDER, HOME
         else:
             Path(home).mkdir(mode=0o700)
-            Path(home, _ROW).write_text(job.row)
-        words += [sys.executable, "-I", "-S", "-B", forwarder, endpoint, str(report.fileno())]
+            Path(home, ROW).write_text(job.row)
+        words += [sys.executable, "-I", "-S", "-B", forwarder, endpoint, *map(str, fds)]
+        words += [ROOT if root is not None else "", job.directory or home]
         process = subprocess.Popen(
             [*words, *job.command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd="/" if contained else job.directory or directory,
-            env=_variables(job, home),
-            pass_fds=fds,
+            cwd="/",
+            env=variables(job, home),
+            pass_fds=[*(fd for fd in fds if fd >= 0), *(f.fileno() for f in (status, rules, row))],
             start_new_session=True,
             # This process has one thread.
             preexec_fn=restrict(job.limits, filtered=False, tree=True),
@@ -122,46 +162,19 @@ def _started(directory: str, job: ProgramJob, report: IO[bytes]) -> Iterator[Sta
         yield Started(process, status.fileno() if contained else None, _FORWARDER + contained)
 
 
-def _bubblewrap(job: ProgramJob, status_fd: int, rules_fd: int, row_fd: int) -> list[str]:
-    limits, paths = job.limits, interpreter_of(None, _OF_USERS).paths
-    share = job.network == "node"
-    words = namespaces(paths, limits, status_fd, rules_fd, share_network=share)
-    if job.directory is not None:
-        words += ["--ro-bind", job.directory, job.directory]
-    # Semaphores and shared memory of several processes.
-    words += ["--size", str(limits.files_bytes), "--tmpfs", "/dev/shm"]  # noqa: S108
-    words += ["--ro-bind", forward.__file__, f"{_INSIDE}/forward.py"]
-    words += ["--ro-bind", job.socket, f"{_INSIDE}/endpoint"]
-    words += ["--file", str(row_fd), f"{HOME}/{_ROW}", "--remount-ro", "/"]
-    return [*words, "--chdir", job.directory or HOME, "--as-pid-1", "--"]
-
-
-_OF_USERS = (
-    *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf"),
-    *("/etc/resolv.conf", "/etc/ssl"),
-)
-"""What shells, git and clients of HTTP look up."""
-
-
-def _variables(job: ProgramJob, home: str) -> dict[str, str]:
-    """Return all variables of a program but those that the forwarder adds."""
-    variables = environment(home)
-    interpreter, path = str(Path(sys.executable).parent), variables["PATH"]
-    if job.sandbox == "none":
-        variables = {**os.environ, **variables}
-        path = os.environ.get("PATH", path)
-    return variables | {
-        "PATH": os.pathsep.join((interpreter, path)),
-        "TMPDIR": home,
-        "VERL_HPC_ROW": f"{home}/{_ROW}",
-        "VERL_HPC_SCORE": f"{home}/{_SCORE}",
-        "OPENAI_API_KEY": job.token,
-        "ANTHROPIC_API_KEY": job.token,
-    }
+def main(patrons: socket.socket) -> None:
+    """Serve a rank: it has made the directory TMPDIR, which goes with this process."""
+    own, image = Path(tempfile.gettempdir()), receive(patrons)["image"]
+    hold(own.name.removeprefix(PREFIX), own.parent)
+    remove_unheld(own.parent)
+    held = hold_image(image, own.parent) if image else None
+    serve(patrons, partial(guard, held.path if held else None))
+    # Keepers see that nobody waits for them, and clear up.
+    end_children(_ENDS_WITHIN_S)
+    remove_directory(str(own))
+    if held is not None:
+        held.release()
 
 
 if __name__ == "__main__":
-    tempfile.gettempdir()  # once for all; it writes a file to find out
-    serve(socket.socket(fileno=int(sys.argv[1])), guard)
-    # Keepers see that nobody waits for them, and clear up.
-    end_children(_ENDS_WITHIN_S)
+    main(socket.socket(fileno=int(sys.argv[1])))

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
+from secrets import token_hex
 from typing import Literal
 from weakref import WeakSet
 
+from verl_hpc.agents.held import hold
 from verl_hpc.errors import SandboxError
 from verl_hpc.package import FOLDER
 from verl_hpc.rewards.sandbox.containment import Ending, Limits
@@ -19,6 +22,18 @@ from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send
 
 _ENDS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A command that scores a program after its end: where the program ran, on what it has left in
+    its directory, but in another sandbox, and without a model."""
+
+    command: Sequence[str]
+    row: str
+    """JSON text of the file that VERL_HPC_ROW names; the program's own is not left."""
+    directory: str | None
+    """Where it starts, and what it may read besides; the program sees nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +60,18 @@ class ProgramJob:
     directory: str | None
     """Absolute path of a directory where it starts, and which it may read under bubblewrap; None
     starts it in its own."""
+    paths: Sequence[str]
+    """Absolute paths of further directories that it may read under bubblewrap."""
     limits: Limits
     """Limits of all its processes together. Each open connection to the endpoint counts as two
     tasks; memory that processes share counts for each of them; its error output is part of its
     output; `files_bytes` is for its directory, and as much again for /dev/shm, but without a
     sandbox for each file."""
+    image: str | None = None
+    """Root directory of the files that it sees under bubblewrap, or a .sif or .sqsh file of them,
+    the one that the helper was started with; None is the system's."""
+    scorer: Scorer | None = None
+    """Writes the score, instead of the program, if the program has exited with status 0."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +134,13 @@ class Program:
 class Programs:
     """Starts programs on this node by a helper process, which is started here, before MPI."""
 
-    def __init__(self) -> None:
-        variables = environment.for_tools(FOLDER.parent)
+    def __init__(self, image: str | None = None) -> None:
+        self._held = hold(token_hex(6))
+        self.directory = str(self._held.path)
+        """Directory of this node that is removed after this process, however that ends."""
+        variables = environment.for_tools(FOLDER.parent) | {"TMPDIR": self.directory}
         self._helper = helper_process.start("verl_hpc.agents.helper", variables, "/")
+        send(self._helper.connection, {"image": image and str(Path(image).absolute())})
         self._under_way: WeakSet[Program] = WeakSet()
 
     def begin(self, job: ProgramJob) -> Program:
@@ -139,9 +165,14 @@ class Programs:
         self._helper.connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._helper.process.wait(_ENDS_WITHIN_S)
+        self._held.release()
 
 
 @cache
-def start_programs() -> Programs:
-    """Return this process's programs; its helper is started once, before MPI if possible."""
-    return Programs()
+def start_programs(image: str | None = None) -> Programs:
+    """Return this process's programs; its helper is started once, before MPI if possible.
+
+    Args:
+        image: path of the image that programs may have.
+    """
+    return Programs(image)

@@ -6,8 +6,10 @@ messages, in vLLM's classes, with vLLM's parsers of tool calls and reasoning.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -136,6 +138,9 @@ def _with_text(message: Message) -> Message:
     Raises:
         RefusedError: a part is none of text.
     """
+    message = {name: said for name, said in message.items() if said is not None and said != []}
+    if "tool_calls" not in message:
+        message.setdefault("content", "")
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -214,12 +219,20 @@ class Replies:
             parser = self._reasoning(self._tokenizer)
             message["reasoning"], content = parser.extract_reasoning(content, request)
         if self._tools is not None and request.tools and request.tool_choice != "none":
+            _hide_failures()
             parser = self._tools(self._tokenizer, request.tools)
             called = parser.extract_tool_calls(content or "", request)
             if called.tools_called:
                 content = called.content
                 message["tool_calls"] = [call.model_dump() for call in called.tool_calls]
         return message | {"content": content}
+
+
+@cache
+def _hide_failures() -> None:
+    """Have vLLM print no traceback of each call that does not parse, which stays in its text. An
+    engine that starts would undo this."""
+    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
 
 
 def _parser(manager: Any, kind: str, name: str | None, tokenizer: PreTrainedTokenizerBase) -> Any:

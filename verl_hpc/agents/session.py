@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from verl_hpc.data.messages import Message
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.prompts import Encoder
@@ -89,6 +91,15 @@ class Turn:
     def tokens(self) -> tuple[int, ...]:
         """All token ids up to its end."""
         return self.prompt + self.response.tokens
+
+    @property
+    def experts(self) -> Any:
+        """Experts of all tokens but the last (`Response.experts`). A turn that continues another
+        may compute it anew; each token keeps those by which the log-probs behind it came about."""
+        if self.parent is None or self.response.experts is None:
+            return self.response.experts
+        before = self.parent.experts
+        return np.concatenate([before, self.response.experts[len(before) :]])
 
     @property
     def path(self) -> list[Turn]:
@@ -210,19 +221,28 @@ def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Bran
         rewards: rewards of turns by their numbers.
     """
     first, tokens = leaf.path[0], leaf.tokens
-    start = len(first.prompt)
+    start, versions = len(first.prompt), tuple[int, ...]()
     mask, log_probs = [0] * (len(tokens) - start), [0.0] * (len(tokens) - start)
     rewarded: dict[int, float] = {}
     for turn in leaf.path:
         here = slice(len(turn.prompt) - start, len(turn.tokens) - start)
         log_probs[here] = turn.response.log_probs
+        # What was said before a turn is read by the weights that begin it.
+        of_turn = turn.response.versions
+        versions += of_turn[:1] * (here.start - len(versions)) + of_turn
         if turn.number not in trained:
             mask[here] = [1] * len(turn.response.tokens)
             if turn.number in rewards and turn.response.tokens:
                 rewarded[here.stop - 1] = rewards[turn.number]
-    response = Response(tokens[start:], tuple(log_probs), leaf.response.finish_reason, tuple(mask))
-    shared = sum(turn.number in trained for turn in leaf.path)
-    return Branch(first.prompt, response, rewarded, shared)
+    response = Response(
+        tokens[start:],
+        tuple(log_probs),
+        leaf.response.finish_reason,
+        tuple(mask),
+        leaf.experts,
+        versions=versions,
+    )
+    return Branch(first.prompt, response, rewarded)
 
 
 def _calls(reply: str | Message) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ step_00000006/ahead_00003.h5      of the engine whose first rank is 3
     purposes    attribute: JSON, a list of names
     purpose     (n,) int64, the place in `purposes`
     step, slot, num_slots   (n,) int64, as `ResponseId`
-    versions    (sum of lengths,) int32, of the weights that sampled each token
     ...         the columns of `checkpoint.responses`
 """
 
@@ -20,18 +19,17 @@ import torch
 
 from verl_hpc.checkpoint.damage import reading
 from verl_hpc.checkpoint.datasets import open_file, read_dataset
-from verl_hpc.checkpoint.responses import response_columns, responses_in, split
+from verl_hpc.checkpoint.responses import response_columns, responses_in
 from verl_hpc.checkpoint.schema import SAVE_ID
 from verl_hpc.checkpoint.tensor_file import write_tensors
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Response
 
 _PURPOSES = "purposes"
 _NUMBERS = ("step", "slot", "num_slots")
 
 
-def write_ahead(
-    path: Path, save_id: str, responses: Mapping[ResponseId, VersionedResponse]
-) -> None:
+def write_ahead(path: Path, save_id: str, responses: Mapping[ResponseId, Response]) -> None:
     """Write an engine's file of responses.
 
     Raises:
@@ -44,17 +42,14 @@ def write_ahead(
             name: torch.tensor([getattr(w, name) for w in responses], dtype=torch.int64)
             for name in _NUMBERS
         },
-        "versions": torch.tensor(
-            [v for tagged in responses.values() for v in tagged.versions], dtype=torch.int32
-        ),
-        **response_columns([tagged.response for tagged in responses.values()]),
+        **response_columns(list(responses.values())),
     }
     write_tensors(path, columns, **{SAVE_ID: save_id, _PURPOSES: json.dumps(purposes)})
 
 
 def read_ahead(
     path: Path, save_id: str, wanted: Callable[[ResponseId], bool]
-) -> dict[ResponseId, VersionedResponse]:
+) -> dict[ResponseId, Response]:
     """Read the wanted responses of an engine's file.
 
     Raises:
@@ -66,14 +61,8 @@ def read_ahead(
         names = _names(file)
         if not any(map(wanted, names)):
             return {}
-        responses = responses_in(file)
-        lengths = [len(response.tokens) for response in responses]
-        versions = split(read_dataset(file, "versions").numpy(), lengths)
-        return {
-            which: VersionedResponse(response, tuple(of_tokens.tolist()))
-            for which, response, of_tokens in zip(names, responses, versions, strict=True)
-            if wanted(which)
-        }
+        by_name = zip(names, responses_in(file), strict=True)
+        return {which: response for which, response in by_name if wanted(which)}
 
 
 def _names(file: h5py.File) -> list[ResponseId]:

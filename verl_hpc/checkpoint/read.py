@@ -21,7 +21,8 @@ from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.errors import CheckpointError, DamageError
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Response
 
 _OPEN_FILES = 32
 
@@ -117,14 +118,14 @@ class Step:
             names = dataset_names(file, schema.RANK)
             return {name: read_dataset(file, f"{schema.RANK}/{name}") for name in names}
 
-    def ahead(self, wanted: Callable[[ResponseId], bool]) -> dict[ResponseId, VersionedResponse]:
+    def ahead(self, wanted: Callable[[ResponseId], bool]) -> dict[ResponseId, Response]:
         """Return the wanted responses that engines had generated ahead for later steps.
 
         Raises:
             DamageError: a file is damaged.
         """
         names = [name for name in self.manifest.files if schema.AHEAD_FILE.fullmatch(name)]
-        responses: dict[ResponseId, VersionedResponse] = {}
+        responses: dict[ResponseId, Response] = {}
         for name in names:
             responses |= read_ahead(self.path / name, self.manifest.save_id, wanted)
         return responses

@@ -5,12 +5,22 @@
     tokens       (sum of lengths,) int32
     log_probs    (sum of lengths,) float32
     sampled      (sum of lengths,) uint8, 1 where the model sampled a token
+    versions     (sum of lengths,) int32, of the weights that sampled it; -1 where none is recorded
 
 Where an engine gives experts, their rows follow:
 
     experts      (sum of rows, bytes) uint8
     experts_rows (n,) int64, rows of each response; -1 where it has none
     experts_form (2 or 3,) int64: bytes of an element, then the shape of a row
+
+Where responses are those of programs, their branches follow, those of one after those of another:
+
+    branch_*                 the columns above
+    episode_branches         (n,) int64, branches of each response; 0 where it is of no program
+    episode_scores           (n,) float64, NaN where there is none
+    episode_prompt_lengths, episode_prompts      int64, the prompt of each branch
+    episode_num_rewards, episode_rewarded        int64, where each branch has rewards
+    episode_rewards          float64
 
 A replica's finished responses are in the directory of the step that generated them. These files are
 not part of the step: they are written after its manifest, and deleted with it.
@@ -23,6 +33,7 @@ not part of the step: they are written after its manifest, and deleted with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +46,10 @@ from verl_hpc.checkpoint.damage import reading
 from verl_hpc.checkpoint.datasets import open_file, read_dataset
 from verl_hpc.checkpoint.tensor_file import write_tensors
 from verl_hpc.errors import CheckpointError
-from verl_hpc.rollout.protocol import Response
+from verl_hpc.rollout.protocol import Branch, Episode, Response
 
 _ENDS: tuple[Literal["unfinished", "stop", "length"], ...] = ("unfinished", "stop", "length")
+_BRANCH, _EPISODE = "branch_", "episode_"
 _TYPES = {1: np.uint8, 2: np.uint16}
 _DIRECTORY = "rollout"
 _KEY = "key"
@@ -45,28 +57,38 @@ _KEY = "key"
 
 def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
     """Return responses as the tensors that `responses_in` reads from a file."""
-    return {
+    columns = {
         "lengths": torch.tensor([len(r.tokens) for r in responses], dtype=torch.int64),
         "ends": torch.tensor([_ENDS.index(r.finish_reason) for r in responses], dtype=torch.uint8),
         "tokens": torch.tensor([t for r in responses for t in r.tokens], dtype=torch.int32),
         "log_probs": torch.tensor([p for r in responses for p in r.log_probs], dtype=torch.float32),
         "sampled": torch.tensor([m for r in responses for m in r.sampled], dtype=torch.uint8),
+        "versions": torch.tensor(
+            [v for r in responses for v in r.versions or (-1,) * len(r.tokens)], dtype=torch.int32
+        ),
         **_rows("experts", [r.experts for r in responses]),
     }
+    episodes = [r.episode for r in responses]
+    has_branches = any(episode is not None and episode.branches for episode in episodes)
+    return columns | (_episode_columns(episodes) if has_branches else {})
 
 
-def responses_in(file: h5py.File) -> list[Response]:
+def responses_in(file: h5py.File, prefix: str = "") -> list[Response]:
     """Read the responses of a file that holds `response_columns`.
+
+    Args:
+        prefix: of the columns' names.
 
     Raises:
         KeyError, ValueError, OSError, RuntimeError: the file is damaged.
     """
-    lengths, ends = read_dataset(file, "lengths").tolist(), read_dataset(file, "ends").tolist()
-    tokens, log_probs, sampled = (
-        list(split(read_dataset(file, name).numpy(), lengths))
-        for name in ("tokens", "log_probs", "sampled")
+    lengths, ends = (read_dataset(file, prefix + name).tolist() for name in ("lengths", "ends"))
+    tokens, log_probs, sampled, versions = (
+        list(split(read_dataset(file, prefix + name).numpy(), lengths))
+        for name in ("tokens", "log_probs", "sampled", "versions")
     )
-    experts = _read_rows(file, "experts", len(lengths))
+    experts = _read_rows(file, f"{prefix}experts", len(lengths))
+    episodes = [None] * len(lengths) if prefix else _episodes_in(file, len(lengths))
     return [
         Response(
             tuple(tokens[i].tolist()),
@@ -74,8 +96,56 @@ def responses_in(file: h5py.File) -> list[Response]:
             _ENDS[end],
             None if sampled[i].all() else tuple(sampled[i].tolist()),
             experts[i],
+            episodes[i],
+            tuple(versions[i][versions[i] >= 0].tolist()),
         )
         for i, end in enumerate(ends)
+    ]
+
+
+def _episode_columns(episodes: Sequence[Episode | None]) -> dict[str, torch.Tensor]:
+    branches = [branch for e in episodes if e is not None for branch in e.branches]
+    prompts, rewards = [b.prompt for b in branches], [b.rewards for b in branches]
+    columns = response_columns([branch.response for branch in branches])
+    numbers: dict[str, list[int]] = {
+        "branches": [0 if e is None else len(e.branches) for e in episodes],
+        "prompt_lengths": [len(prompt) for prompt in prompts],
+        "prompts": [token for prompt in prompts for token in prompt],
+        "num_rewards": [len(of_one) for of_one in rewards],
+        "rewarded": [index for of_one in rewards for index in of_one],
+    }
+    scores = [math.nan if e is None or e.score is None else e.score for e in episodes]
+    given = [reward for of_one in rewards for reward in of_one.values()]
+    return {
+        **{_BRANCH + name: column for name, column in columns.items()},
+        **{_EPISODE + n: torch.tensor(c, dtype=torch.int64) for n, c in numbers.items()},
+        _EPISODE + "scores": torch.tensor(scores, dtype=torch.float64),
+        _EPISODE + "rewards": torch.tensor(given, dtype=torch.float64),
+    }
+
+
+def _episodes_in(file: h5py.File, count: int) -> list[Episode | None]:
+    if not file.id.links.exists(f"{_EPISODE}branches".encode()):
+        return [None] * count
+
+    def column(name: str) -> Any:
+        return read_dataset(file, _EPISODE + name).numpy()
+
+    prompts = split(column("prompts"), column("prompt_lengths").tolist())
+    counts = column("num_rewards").tolist()
+    rewards = zip(split(column("rewarded"), counts), split(column("rewards"), counts), strict=True)
+    branches = [
+        Branch(
+            tuple(prompt.tolist()), response, dict(zip(at.tolist(), given.tolist(), strict=True))
+        )
+        for prompt, response, (at, given) in zip(
+            prompts, responses_in(file, _BRANCH), rewards, strict=True
+        )
+    ]
+    of_each = split(np.array(branches, object), column("branches").tolist())
+    return [
+        Episode(tuple(some), None if math.isnan(score) else score) if len(some) else None
+        for some, score in zip(of_each, column("scores").tolist(), strict=True)
     ]
 
 

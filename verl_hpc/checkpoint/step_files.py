@@ -18,7 +18,8 @@ from verl_hpc.checkpoint.store import point_latest
 from verl_hpc.checkpoint.tensor_file import Stored
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.shard_map import Region, ShardMap
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Response
 from verl_hpc.transfer.memory import window
 
 ID_BYTES = 16
@@ -39,7 +40,7 @@ class StepContents:
     """Per-rank tensors that no other layout could use, such as random-number states."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """`hf_files` of components that have their own model, by component."""
-    ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
+    ahead: Mapping[ResponseId, Response] = field(default_factory=dict)
     """Responses that this rank's engine generated ahead, on the engine's first rank; must not
     change any more."""
 

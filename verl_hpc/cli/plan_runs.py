@@ -112,12 +112,19 @@ def ranks_of(path: Path) -> tuple[int, int]:
     Raises:
         ConfigError: no file of the run has them.
     """
+    known = known_ranks(path)
+    if known is None:
+        raise ConfigError(
+            f"{path}: how many ranks it has is written to facts.json when it ends, or to "
+            "job/submitted.jsonl when it is submitted; it has neither: let it end first"
+        )
+    return known
+
+
+def known_ranks(path: Path) -> tuple[int, int] | None:
+    """Return the numbers of ranks and nodes of a run; None if no file of it has them."""
     ranks = str(read_facts(path).get("ranks", ""))
     if match := re.match(r"(\d+) on (\d+) node", ranks):
         return int(match.group(1)), int(match.group(2))
-    if jobs := read_jobs(path / "job"):
-        return int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])
-    raise ConfigError(
-        f"{path}: how many ranks it has is written to facts.json when it ends, or to "
-        "job/submitted.jsonl when it is submitted; it has neither: let it end first"
-    )
+    jobs = read_jobs(path / "job")
+    return (int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])) if jobs else None

@@ -1,12 +1,16 @@
-"""Write a run's report.html again from its metrics, and say how it went; or compare run sizes.
+"""Write a run's report.html again from its metrics, and say how it went; or compare runs.
+
+`report compare RUN RUN ...` prints final figures and writes a page: settings that differ, curves
+over steps, tokens and hours with seeds as mean and band, and figures against rank-hours.
 
 `report scaling RUN RUN ...` writes the page that computing centres ask for, as Markdown: strong
 and weak scaling of runs that differ in ranks, layout and batch.size alone; with --predict also
-what the time model of `plan` makes of them. A RUN is a run directory, or for scaling also the name
-of one below runs/.
+what the time model of `plan` makes of them. A RUN is a run directory, or for compare and scaling
+also the name of one below runs/; for compare also a directory of runs, such as a sweep's.
 
 examples:
   python -m verl_hpc report runs/quickstart-latest/quickstart
+  python -m verl_hpc report compare runs/lr_sweep runs/baseline --out compare.html
   python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md
   python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md --predict \\
       --efficiency efficiency.yaml
@@ -22,14 +26,14 @@ from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import SCORE, VALIDATION
 from verl_hpc.metrics.report import read_facts, write_report
 
-SCALING = "scaling"
+COMPARE, SCALING = "compare", "scaling"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run directory; or the word scaling, then runs")
+    add("runs", nargs="+", metavar="RUN", help="run directory; or compare or scaling, then runs")
+    add("--out", type=Path, metavar="FILE", help="file of the page of compare or scaling")
     scaling = parser.add_argument_group("of report scaling")
-    scaling.add_argument("--out", type=Path, metavar="FILE", help="write the page there")
     add = scaling.add_argument
     add("--skip", type=int, metavar="N", help="first steps that are not counted (default 3)")
     add("--predict", action="store_true", help="the prediction beside what was measured")
@@ -49,9 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
         from verl_hpc.cli.report_scaling import run_scaling
 
         return run_scaling(more, arguments)
-    options = (value for name, value in vars(arguments).items() if name != "runs")
-    if more or any(value not in (None, False) for value in options):
-        raise ConfigError(f"report takes one run and no options; did you mean `report {SCALING}`?")
+    given = {n for n, value in vars(arguments).items() if value not in (None, False)} - {"runs"}
+    if first == COMPARE and given <= {"out"}:
+        from verl_hpc.cli.report_compare import run_compare
+
+        return run_compare(more, arguments.out)
+    if more or given:
+        raise ConfigError(
+            f"report takes one run and no options, and report {COMPARE} no option but --out; did "
+            f"you mean `report {SCALING}` or `report {COMPARE}`?"
+        )
     return _one(Path(first))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from verl_hpc.cli.output import write_file
 from verl_hpc.cli.plan_runs import first_steps, ranks_of, read_run
-from verl_hpc.config.tree import read_tree
+from verl_hpc.config.tree import flat, read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
@@ -19,7 +19,7 @@ from verl_hpc.planner.timing.calibrate import workload_measured
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import StepTime, predict_step
-from verl_hpc.runs.find import find_run
+from verl_hpc.runs.find import find_run, short_names
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Predicted, Window, prediction_block, render_page, unit_of
 
@@ -85,10 +85,10 @@ def scaling_page(
         raise ConfigError("report scaling needs runs of at least two sizes")
     if repeated := {str(d) for d in directories if directories.count(d) > 1}:
         raise ConfigError(f"report scaling: {', '.join(repeated)} is given twice")
-    settings = [dict(_flat(read_tree(path / "config.yaml"))) for path in directories]
+    settings = [dict(flat(read_tree(path / "config.yaml"))) for path in directories]
     rows = [timed(read_metrics(path)) for path in directories]
     window = _window(directories, rows, settings, skip)
-    names = _names(directories)
+    names = short_names(directories)
     runs = [
         _measure(path, name, own, chosen, window)
         for path, name, own, chosen in zip(directories, names, rows, settings, strict=True)
@@ -180,17 +180,3 @@ def _missing(directories: Sequence[Path], runs: Sequence[Measured]) -> Iterator[
     for path in directories:
         if not (path / "job" / "job.sbatch").exists():
             yield f"{path}: no job/job.sbatch to attach; it was not started by `submit`."
-
-
-def _names(directories: Sequence[Path]) -> list[str]:
-    """Return the last parts of the paths, or the whole paths if some of those are equal."""
-    short = [path.name for path in directories]
-    return short if len(set(short)) == len(short) else list(map(str, directories))
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

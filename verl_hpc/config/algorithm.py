@@ -193,6 +193,10 @@ class BatchConfig(Section):
 
     size: Annotated[Positive, Field(le=1_000_000)] = 128
     """Prompts a step (rl), examples a step (sft, kto) or pairs a step (reward_model, dpo)."""
+    spare_prompts: Annotated[NonNegative, Field(le=1_000_000)] = 0
+    """Prompts that a step asks beyond size. It trains on the size prompts whose responses are
+    finished first, and drops the others: short responses are then trained on more often than they
+    are given (docs/asynchronous.md)."""
     mini_batches: Positive = 1
     """Optimizer steps that a batch is cut into, per update epoch."""
     update_epochs: Positive = 1
@@ -208,6 +212,11 @@ class BatchConfig(Section):
     whatever the layout."""
     max_tokens_per_micro_batch: Positive = 16384
     """Tokens of one forward and backward pass on a model-parallel group."""
+
+    @property
+    def asked(self) -> int:
+        """Rows of the data that a step takes."""
+        return self.size + self.spare_prompts
 
 
 class Objective(Section):

@@ -152,6 +152,10 @@ class RolloutConfig(Section):
     stop_token_ids: list[NonNegative] = []
     """Tokens that end a response, besides those that the model's generation_config.json, its
     tokenizer and its chat template end one with."""
+    batch_invariant: bool = False
+    """Compute rollout and training by kernels that give a token the same bits whatever else is in
+    its batch, so that both have the same log-probs to the last bit: on CPU ranks, in float32, for
+    dense models on Megatron-core with equal tensor_parallel of at most 2 (docs/algorithms.md)."""
     on_interrupt: Literal["drop", "keep"] = "drop"
     """Treatment of finished responses when a run must leave during a rollout: drop them and
     generate the whole step again, or keep them with the checkpoint and generate the rest."""
@@ -213,7 +217,6 @@ class RolloutConfig(Section):
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
         self._check_balance()
-        self._check_environment()
         self._check_quantization()
         refuse_owned(self.engine_options)
         return self
@@ -227,19 +230,6 @@ class RolloutConfig(Section):
             raise ValueError(
                 "balance: stealing needs staleness: 0 and on_interrupt: drop, since what is begun "
                 "or kept belongs to an engine"
-            )
-
-    def _check_environment(self) -> None:
-        if self.environment is None:
-            return
-        if self.on_interrupt == "keep":
-            raise ValueError(
-                "on_interrupt: keep with an environment, whose state nothing keeps; choose drop"
-            )
-        if self.staleness > 1:
-            raise ValueError(
-                f"staleness = {self.staleness} with an environment: conversations cannot wait for "
-                "newer weights in the middle; choose at most 1"
             )
 
     def _check_quantization(self) -> None:

@@ -73,8 +73,8 @@ class RunSections(Section):
     """Batches to train on; this or `epochs` is given."""
     epochs: Positive | None = None
     """Times to go through the training data, instead of `steps`. The number of steps follows when
-    the data have been read: epochs x rows / batch.size, rounded up, of the rows that
-    data.overlap: drop leaves; the last step is filled with rows of one more epoch."""
+    the data have been read: epochs x rows / (batch.size + batch.spare_prompts), rounded up, of the
+    rows that data.overlap: drop leaves; the last step is filled with rows of one more epoch."""
     seed: Seed = 0
     """Seed of the order of the rows, of sampled responses and of all other random numbers.
     Generated tasks have their own seed."""
@@ -179,7 +179,7 @@ class RunSections(Section):
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        return -(-self.epochs * num_rows // self.batch.size)
+        return -(-self.epochs * num_rows // self.batch.asked)
 
     @property
     def method(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,15 @@ def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any
         ConfigError: missing or malformed files, and files that include each other in a circle.
     """
     return _read_tree(path, model, ())
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings by dotted name."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _read_tree(

@@ -15,6 +15,7 @@ from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.protocol import Head, TrainingEngine
+from verl_hpc.engines.shared.invariant import Attend
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
@@ -61,6 +62,7 @@ def build_engine(
     name: str,
     lora: LoraConfig | None = None,
     base: TrainingEngine | None = None,
+    attend: Attend | None = None,
 ) -> TrainingEngine:
     """Build an engine with zero weights; exactly the ranks of `layout` call this, together.
 
@@ -81,6 +83,7 @@ def build_engine(
         lora: adapters to train in place of the weights; with an optimizer alone.
         base: an engine of the same model, element type and layout, with adapters. Weights frozen in
             both engines are held once, by `base`; do not fill them again.
+        attend: the rollout's kernel of attention, for log-probs with the rollout's bits.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -94,16 +97,17 @@ def build_engine(
         from verl_hpc.engines.fsdp.engine import FsdpEngine
         from verl_hpc.engines.megatron.optimizer import schedule
 
-        assert base is None and model.fp8 is None, "the configuration refuses that"
+        assert base is None and model.fp8 is None and attend is None, (
+            "the configuration refuses that"
+        )
         role |= {"max_tokens": max_tokens, "schedule": schedule, "lora": lora}
         return FsdpEngine(arch, groups, model, parallel, **role)
     assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron.engine import MegatronEngine
 
     assert base is None or isinstance(base, MegatronEngine), base
-    return MegatronEngine(
-        arch, groups, model, parallel, max_tokens=max_tokens, lora=lora, base=base, **role
-    )
+    role |= {"max_tokens": max_tokens, "lora": lora, "base": base, "attend": attend}
+    return MegatronEngine(arch, groups, model, parallel, **role)
 
 
 def engine_shard_map(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -36,11 +36,43 @@ _WAIT_S = 1.0
 _LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
 
+class LiveConversations:
+    """Conversations under way; equal on all ranks of an engine, but for their environments, which
+    its first rank has."""
+
+    def __init__(self) -> None:
+        self.steps: _Steps | None = None
+        self.turns: dict[Hashable, int] = {}
+        """Number of turns that have ended."""
+        self.waiting: set[Hashable] = set()
+        """Those whose last turn awaits an observation."""
+        self.recorder = ConversationRecorder()
+
+    def end(self, keys: Collection[Hashable]) -> None:
+        """End some conversations, if they are under way."""
+        for key in keys:
+            if self.steps is not None:
+                self.steps.end(key)
+            self.turns.pop(key, None)
+            self.recorder.forget(key)
+            self.waiting.discard(key)
+
+    def end_all(self) -> None:
+        """End all environments."""
+        if self.steps is not None:
+            self.steps.end_all()
+            self.steps = None
+        self.turns.clear()
+        self.waiting.clear()
+
+
 class Conversations(FeedAround):
     """A feed with one environment per request, which answers the turns of a response.
 
     The engine's first rank runs the environments and broadcasts their answers. While one
-    environment is slow the engine generates for the others.
+    environment is slow the engine generates for the others. When the call ends before a
+    conversation does, its environment stays in `live`, and the call that asks for the response the
+    next time goes on with it.
 
     Args:
         feed: gets responses whose last turn has ended.
@@ -51,6 +83,9 @@ class Conversations(FeedAround):
         seed: `seed(index, length)` of the turn that starts after `length` tokens.
         sampling: token limit of a response, and its stop strings.
         control: control plane of the engine's ranks.
+        keys: names of the requests' conversations, the same in all calls; by default their indices.
+        live: conversations that earlier calls have left, and that this one leaves; without it all
+            end with the call.
     """
 
     def __init__(
@@ -63,47 +98,67 @@ class Conversations(FeedAround):
         seed: Callable[[int, int], int],
         sampling: Sampling,
         control: Control | None = None,
+        *,
+        keys: Sequence[Hashable] | None = None,
+        live: LiveConversations | None = None,
     ) -> None:
         super().__init__(feed)
+        self._keys = range(len(problems)) if keys is None else keys
+        self._stays, self._live = live is not None, live or LiveConversations()
         self._config, self._problems, self._encoder = config, problems, encoder
         self._seed, self._longest, self._control = seed, sampling.max_tokens, control
         self._observations = {
             chat: Observations(encoder, chat, config.role)
             for chat in set(map(encoder.is_chat, problems))
         }
-        self._turns: dict[int, int] = {}
-        self._recorder = ConversationRecorder([len(request.prompt) for request in feed.requests])
         self._waiting: dict[int, Response] = {}
         """Responses whose last turn awaits an observation."""
-        leads = control is None or control.rank == 0
-        steps = config, environments, problems, encoder, sampling.stop
-        self._steps = _Steps(*steps) if leads else None
-
-    def close(self) -> None:
-        """End all environments."""
-        if self._steps is not None:
-            self._steps.end_all()
+        self._failed: dict[Hashable, str] = {}
+        steps = None
+        if control is None or control.rank == 0:
+            steps = self._live.steps or _Steps(config, environments, encoder, sampling.stop)
+            steps.problems, steps.failures = (
+                dict(zip(self._keys, problems, strict=True)),
+                self._failed,
+            )
+        self._live.steps = self._steps = steps
 
     @property
     def failures(self) -> Sequence[str]:
         """Errors of steps that ended their conversation, on the first rank."""
-        return [*self._steps.failures.values()] if self._steps is not None else ()
+        return [*self._failed.values()]
+
+    def close(self) -> None:
+        """End all environments, unless they outlive the call."""
+        if not self._stays:
+            self._live.end_all()
 
     def ended(self, index: int, response: Response) -> None:
-        self._turns[index] = self._turns.get(index, 0) + 1
-        self._recorder.end(index, response)
-        if response.finish_reason == "stop" and self._turns[index] < self._config.max_turns:
-            self._waiting[index] = response
+        if not response.is_finished:
+            super().ended(index, response)
+            return
+        key, turns = self._keys[index], self._live.turns
+        turns[key] = turns.get(key, 0) + 1
+        self._live.recorder.end(key, len(self.requests[index].prompt), response)
+        if response.finish_reason == "stop" and turns[key] < self._config.max_turns:
+            self._wait(index, response)
         else:
             self._end(index, response, "max_turns")
 
     def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
-        started = [*super().next(num_running)]
+        started = []
+        for index, request in super().next(num_running):
+            if self._keys[index] in self._live.waiting:
+                self._waiting[index] = replace(request.prefix, finish_reason="stop")
+            else:
+                started.append((index, request))
         while self._waiting:
             for index, said in self._answers(wait=not (num_running or started)).items():
                 response = self._waiting.pop(index)
                 longer = response if said is None else self._longer(index, response, said)
-                if longer.finish_reason == "unfinished":
+                self._live.waiting.remove(self._keys[index])
+                if not longer.is_finished:
+                    super().ended(index, longer)
                     seed = self._seed(index, len(longer.tokens))
                     asked = self.requests[index]
                     started.append((index, replace(asked, seed=seed, prefix=longer)))
@@ -112,8 +167,14 @@ class Conversations(FeedAround):
             if num_running or started or self.stops(asks=True):
                 break
         for index, _ in started:
-            self._recorder.begin(index)
+            self._live.recorder.begin(self._keys[index])
         return started
+
+    def _wait(self, index: int, response: Response) -> None:
+        """Wait for what the environment says, in a later call if this one ends before."""
+        self._waiting[index] = response
+        self._live.waiting.add(self._keys[index])
+        super().ended(index, replace(response, finish_reason="unfinished"))
 
     def _end(self, index: int, response: Response, why: str) -> None:
         """End a conversation, and its environment.
@@ -121,12 +182,14 @@ class Conversations(FeedAround):
         Args:
             why: what ended it, unless it failed or reached the limit of its tokens.
         """
+        key = self._keys[index]
+        del self._live.turns[key]
         if self._steps is not None:
-            self._steps.end(index)
-            why = "failed" if index in self._steps.failures else why
+            self._steps.end(key)
+            why = "failed" if key in self._failed else why
         if response.finish_reason == "length":
             why = "length"
-        record = self._recorder.record(index, self._problems[index].data_source, why)
+        record = self._live.recorder.record(key, self._problems[index].data_source, why)
         super().ended(index, replace(response, episode=Episode((), None, record)))
 
     def _longer(self, index: int, response: Response, said: str) -> Response:
@@ -140,39 +203,45 @@ class Conversations(FeedAround):
         return observed(response, tokens) if tokens else response
 
     def _answers(self, wait: bool) -> dict[int, str | None]:
-        """Return `_Steps.answers` of the waiting turns, equal on all ranks."""
+        """Return `_Steps.answers` of the waiting turns by index, equal on all ranks."""
+        waiting = {self._keys[index]: response for index, response in self._waiting.items()}
 
-        def answers() -> dict[int, str | None]:
-            return self._steps.answers(self._waiting, wait) if self._steps is not None else {}
+        def answers() -> dict[Hashable, str | None]:
+            return self._steps.answers(waiting, wait) if self._steps is not None else {}
 
         if self._control is None or self._control.size == 1:
-            return answers()
-        return self._control.broadcast(self._control.together(answers))
+            said = answers()
+        else:
+            said = self._control.broadcast(self._control.together(answers))
+        return {
+            index: said[self._keys[index]] for index in self._waiting if self._keys[index] in said
+        }
 
 
 class _Steps:
     """Steps of the environments of an engine's prompts, on its first rank."""
 
+    problems: Mapping[Hashable, Problem]
+
     def __init__(
         self,
         config: EnvironmentConfig,
         environments: Environments,
-        problems: Sequence[Problem],
         encoder: Encoder,
         stop: Sequence[str],
     ) -> None:
         self._config, self._environments, self._stop = config, environments, stop
-        self._problems, self._tokenizer = problems, encoder.tokenizer
+        self._tokenizer = encoder.tokenizer
         self._ends = {encoder.tokenizer.eos_token_id, encoder.turn_end}
-        self._conversations: dict[int, Conversation] = {}
+        self._conversations: dict[Hashable, Conversation] = {}
         self._selector = selectors.DefaultSelector()
-        self._under_way: set[int] = set()
-        self.failures: dict[int, str] = {}
-        """Errors of steps that ended their conversation, by prompt."""
+        self._under_way: set[Hashable] = set()
+        self.failures: dict[Hashable, str] = {}
 
-    def answers(self, waiting: Mapping[int, Response], wait: bool) -> dict[int, str | None]:
-        """Return the observations that have arrived, by prompt; None where a conversation has
-        ended.
+    def answers(
+        self, waiting: Mapping[Hashable, Response], wait: bool
+    ) -> dict[Hashable, str | None]:
+        """Return the observations that have arrived, by conversation; None where it has ended.
 
         Args:
             waiting: responses whose last turn awaits an observation.
@@ -181,20 +250,21 @@ class _Steps:
         Raises:
             EnvironmentStepError: a step failed, and on_error is stop.
         """
-        observations: dict[int, str | None] = {}
-        for index in [i for i in waiting if i not in self._under_way]:
-            if index in self._conversations or self._has_room:
-                self._tell(index, waiting[index], observations)
+        observations: dict[Hashable, str | None] = {}
+        for key in [k for k in waiting if k not in self._under_way]:
+            if key in self._conversations or self._has_room:
+                self._tell(key, waiting[key], observations)
         # Return at the first observations; meanwhile end the conversations whose step is too slow.
         until = time.monotonic() + (_WAIT_S if wait else 0.0)
         while self._under_way:
+            left_s = 0.0 if observations else max(until - time.monotonic(), 0.0)
+            for ready, _ in self._selector.select(left_s):
+                self._read(ready.data, observations)
+            # Only now: what has said something since an earlier call is not late.
             now = time.monotonic()
-            for index in [i for i in self._under_way if self._conversations[i].deadline < now]:
-                self._failed(index, _LATE.format(self._config.timeout_s), observations)
-            left_s = 0.0 if observations else max(until - now, 0.0)
-            for key, _ in self._selector.select(left_s):
-                self._read(key.data, observations)
-            if observations or time.monotonic() >= until:
+            for key in [k for k in self._under_way if self._conversations[k].deadline < now]:
+                self._failed(key, _LATE.format(self._config.timeout_s), observations)
+            if observations or now >= until:
                 break
         return observations
 
@@ -203,33 +273,35 @@ class _Steps:
         """Whether another conversation may start; otherwise it waits until one ends."""
         return len(self._conversations) < self._config.max_conversations
 
-    def end(self, index: int) -> None:
-        """End a prompt's environment."""
-        self._forget(index)
-        if index in self._conversations:
-            self._conversations.pop(index).end()
+    def end(self, key: Hashable) -> None:
+        """End a conversation's environment."""
+        self._forget(key)
+        if key in self._conversations:
+            self._conversations.pop(key).end()
 
     def end_all(self) -> None:
         """End all environments, and close the selector."""
-        for index in list(self._conversations):
-            self.end(index)
+        for key in list(self._conversations):
+            self.end(key)
         self._selector.close()
 
-    def _tell(self, index: int, response: Response, observations: dict[int, str | None]) -> None:
+    def _tell(
+        self, key: Hashable, response: Response, observations: dict[Hashable, str | None]
+    ) -> None:
         turn = this_turn(response)
         said = turn[:-1] if self._ends_with_a_token(turn) else turn
         # A tool's tags may be special tokens.
         text = str(self._tokenizer.decode(list(said), skip_special_tokens=False))
         try:
-            if index not in self._conversations:
-                self._conversations[index] = self._environments.begin(self._problems[index])
-            conversation = self._conversations[index]
+            if key not in self._conversations:
+                self._conversations[key] = self._environments.begin(self.problems[key])
+            conversation = self._conversations[key]
             conversation.tell(turn, text)
         except StepFailedError as error:
-            self._failed(index, str(error), observations)
+            self._failed(key, str(error), observations)
             return
-        self._under_way.add(index)
-        self._selector.register(conversation, selectors.EVENT_READ, index)
+        self._under_way.add(key)
+        self._selector.register(conversation, selectors.EVENT_READ, key)
 
     def _ends_with_a_token(self, turn: Sequence[int]) -> bool:
         """Whether a turn's last token is an end token, rather than the end of a stop string."""
@@ -237,31 +309,31 @@ class _Steps:
             return bool(turn)
         return stop_reason(self._tokenizer, turn, False, self._stop) not in self._stop
 
-    def _read(self, index: int, observations: dict[int, str | None]) -> None:
+    def _read(self, key: Hashable, observations: dict[Hashable, str | None]) -> None:
         try:
-            said = self._conversations[index].answer()
+            said = self._conversations[key].answer()
         except StepFailedError as error:
-            self._failed(index, str(error), observations)
+            self._failed(key, str(error), observations)
             return
         if said is not None:
-            self._forget(index)
-            observations[index] = None if isinstance(said, Done) else said
+            self._forget(key)
+            observations[key] = None if isinstance(said, Done) else said
 
-    def _forget(self, index: int) -> None:
-        if index in self._under_way:
-            self._under_way.remove(index)
-            self._selector.unregister(self._conversations[index])
+    def _forget(self, key: Hashable) -> None:
+        if key in self._under_way:
+            self._under_way.remove(key)
+            self._selector.unregister(self._conversations[key])
 
-    def _failed(self, index: int, reason: str, observations: dict[int, str | None]) -> None:
-        self.end(index)
-        where = self._problems[index].where
+    def _failed(self, key: Hashable, reason: str, observations: dict[Hashable, str | None]) -> None:
+        self.end(key)
+        where = self.problems[key].where
         words = f"rollout.environment.name = {self._config.name}, {where}: {reason}"
         if self._config.on_error == "stop":
             raise EnvironmentStepError(
                 f"{words}; mend it, or set rollout.environment.on_error: end"
             )
-        self.failures[index] = words
-        observations[index] = None
+        self.failures[key] = words
+        observations[key] = None
 
 
 def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) -> dict[str, float]:

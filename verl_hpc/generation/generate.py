@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,13 +14,14 @@ import torch
 
 from verl_hpc.errors import NotFiniteError
 from verl_hpc.generation.answers import Answer
-from verl_hpc.generation.conversation import Conversations, turn_metrics
+from verl_hpc.generation.conversation import Conversations, LiveConversations, turn_metrics
+from verl_hpc.generation.finished_first import FinishedFirst, Taken, open_taken
 from verl_hpc.generation.in_flight import InFlight, begun_before, lag_metrics, remember
 from verl_hpc.generation.prompt_queue import EnginePrompts, FromQueue
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.score import ScoreSettings, is_mine
 from verl_hpc.generation.slots import GenerateSettings, Slot, SlotKey, response_seed, slots_of
-from verl_hpc.rollout.partial import VersionedResponse
+from verl_hpc.rollout.partial import versioned
 from verl_hpc.rollout.protocol import (
     NOT_BEGUN,
     NOT_FINITE,
@@ -108,38 +109,73 @@ def generate(
     known = begun_before(rollout, settings, rows.step) if settings.ahead else {}
     if kept is not None:
         known = kept.take(rows, slots)
-    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
-    # An engine begins nothing unless this step needs it, also after a start.
-    if settings.ahead and all(s.step > rows.step for s in missing):
-        missing = []
+    current = [s for s in slots if s.step == rows.step]
+    takes_some = settings.trains and settings.config.batch.spare_prompts
+    taken = open_taken(place, settings, current, known) if takes_some else None
+    missing = _missing(settings, rows, slots, known, taken)
     new, failures = place.control.together(
-        partial(_answered, place, rollout, settings, rows, missing, known, prompts)
+        partial(_answered, place, rollout, settings, rows, missing, known, prompts, taken)
     )
     # From here on `known` has every response of this engine, finished or not.
     known |= new
     if kept is not None:
-        kept.remember(rows, {index: tagged.response for (_, index), tagged in known.items()})
-    current = [s for s in slots if s.step == rows.step]
+        kept.remember(rows, {index: response for (_, index), response in known.items()})
     if prompts is not None:
         current = [s for s in current if s.group in prompts.taken]
+    if taken is not None:
+        late = [s for s in current if s.group not in taken.groups]
+        current = [s for s in current if s.group in taken.groups]
+        known = {key: known[key] for key in known.keys() - {s.key for s in late}}
+        if rollout.live is not None:
+            rollout.live.end(_keys(settings, late))
     complete = [(s, known[s.key]) for s in current if s.key in known and known[s.key].is_finished]
     # An engine that did not empty the queue, or has unfinished responses, was interrupted.
     ended_early = prompts is not None and not prompts.is_empty
+    ended_early |= taken is not None and not taken.is_complete
     unfinished = ended_early or len(complete) < len(current)
     if settings.programs is not None:
         most = settings.programs.config.max_turns
         complete = [row for whole in complete for row in _rows(*whole, most)]
-    mine = [_sample(slot, tagged.response) for slot, tagged in complete]
+    mine = [_sample(slot, response) for slot, response in complete]
     samples = agree(place, mine, unfinished, settings.encoder.reads_images)
     if settings.ahead:
         remember(rollout, settings, rows, known)
     if prompts is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
     columns = _columns(place, settings, samples, complete)
+    return (samples, columns), _metrics(place, settings, rows, samples, columns, failures)
+
+
+def _missing(
+    settings: GenerateSettings,
+    rows: StepRows,
+    slots: Sequence[Slot],
+    known: Mapping[SlotKey, Response],
+    taken: Taken | None,
+) -> Sequence[Slot]:
+    """Return the slots to work on. An engine begins nothing unless this step needs it, also after a
+    start."""
+    missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
+    if taken is not None and taken.is_complete:
+        return []
+    return [] if settings.ahead and all(s.step > rows.step for s in missing) else missing
+
+
+def _metrics(
+    place: Placement,
+    settings: GenerateSettings,
+    rows: StepRows,
+    samples: Samples,
+    columns: Columns,
+    failures: Sequence[str],
+) -> dict[str, float]:
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
+    if settings.trains and settings.config.batch.spare_prompts:
+        asked = len({sample.group for sample in samples})
+        metrics["batch/prompts_dropped"] = float(len(rows.rows) - asked)
     if settings.programs or settings.environments:
         metrics |= turn_metrics(place, columns, failures)
-    return (samples, columns), metrics
+    return metrics
 
 
 def _sample(slot: Slot, response: Response) -> Sample:
@@ -157,11 +193,18 @@ def _prompts(
 ) -> EnginePrompts:
     """Return what this rank's engine takes from the queue; it gets all samples of a prompt, which
     share its prefix cache."""
-    assert rollout.engine is not None and rollout.queue is not None
-    at_a_time = place.control.merge(rollout.engine.at_a_time, min)
+    assert rollout.queue is not None
+    at_a_time = place.control.merge(_at_a_time(rollout, settings), min)
     prompts = {slot.group: slot.prompt for slot in slots}
     num_prompts = math.ceil(at_a_time / settings.num_samples)
     return rollout.queue.deal(place, prompts, rows, num_prompts)
+
+
+def _at_a_time(rollout: Rollout, settings: GenerateSettings) -> int:
+    """Return how many responses, or programs, an engine has under way."""
+    assert rollout.engine is not None
+    programs = settings.programs
+    return rollout.engine.at_a_time if programs is None else programs.config.max_programs
 
 
 def _answered(
@@ -170,14 +213,15 @@ def _answered(
     settings: GenerateSettings,
     rows: StepRows,
     slots: Sequence[Slot],
-    known: Mapping[SlotKey, VersionedResponse],
+    known: Mapping[SlotKey, Response],
     prompts: EnginePrompts | None,
-) -> tuple[dict[SlotKey, VersionedResponse], Sequence[str]]:
+    taken: Taken | None,
+) -> tuple[dict[SlotKey, Response], Sequence[str]]:
     """Run this rank's engine on slots; return their responses, unfinished ones only if they stay in
     flight, and the errors of environment steps."""
-    begun = [known.get(slot.key, _NOTHING) for slot in slots]
+    begun = [known.get(slot.key, NOT_BEGUN) for slot in slots]
     requests = [
-        Request(s.prompt, response_seed(settings, s, len(b.response.tokens)), b.response, s.images)
+        Request(s.prompt, response_seed(settings, s, len(b.tokens)), b, s.images)
         for s, b in zip(slots, begun, strict=True)
     ]
     assert rollout.engine is not None, f"rank {place.rank} does not generate"
@@ -185,8 +229,10 @@ def _answered(
     feed = Feed(requests, rollout.preempted if settings.trains else never)
     if prompts is not None:
         groups = [slot.group for slot in slots]
-        feed = FromQueue(feed, prompts, groups, rollout.engine.at_a_time)
-    if settings.tagged:
+        feed = FromQueue(feed, prompts, groups, _at_a_time(rollout, settings))
+    if taken is not None:
+        feed = FinishedFirst(feed, slots, rows.step, taken)
+    elif settings.tagged:
         feed = InFlight(feed, {i for i, slot in enumerate(slots) if slot.step == rows.step})
     if (
         settings.scoring is not None
@@ -207,14 +253,14 @@ def _answered(
     if not all(math.isfinite(sum(response.log_probs)) for response in feed.responses):
         raise NotFiniteError(NOT_FINITE)
     responses = {
-        slot.key: _tagged(feed.responses[i], begun[i], rollout.version)
+        slot.key: feed.responses[i]
         for i, slot in enumerate(slots)
         if settings.tagged or i in feed.finished
     }
+    if settings.tagged:
+        of_slots = zip(slots, begun, strict=True)
+        responses = {s.key: versioned(responses[s.key], b, rollout.version) for s, b in of_slots}
     return responses, failures
-
-
-_NOTHING = VersionedResponse(NOT_BEGUN, ())
 
 
 def _conversations(
@@ -222,6 +268,9 @@ def _conversations(
 ) -> Conversations:
     environment = settings.config.rollout.environment
     assert settings.environments is not None and environment is not None
+    live = None
+    if settings.tagged:
+        rollout.live = live = rollout.live or LiveConversations()
     return Conversations(
         feed,
         environment,
@@ -231,16 +280,21 @@ def _conversations(
         lambda index, length: response_seed(settings, slots[index], length),
         settings.sampling,
         rollout.replica_control,
+        keys=_keys(settings, slots),
+        live=live,
     )
 
 
 def _programs(
     feed: Feed, rollout: Rollout, settings: GenerateSettings, slots: Sequence[Slot]
 ) -> Programs:
-    from verl_hpc.generation.programs import Programs
+    from verl_hpc.generation.programs import LivePrograms, Programs
 
     host, control = settings.programs, rollout.replica_control
     assert host is not None and control is not None
+    live = None
+    if settings.tagged:
+        rollout.live = live = rollout.live or LivePrograms()
     return Programs(
         feed,
         host.config,
@@ -249,16 +303,23 @@ def _programs(
         lambda index, number: response_seed(settings, slots[index], number),
         control,
         settings.trains,
+        version=rollout.version,
+        keys=_keys(settings, slots),
+        live=live,
     )
 
 
-def _rows(slot: Slot, tagged: VersionedResponse, most: int) -> list[tuple[Slot, VersionedResponse]]:
+def _keys(settings: GenerateSettings, slots: Sequence[Slot]) -> Sequence[Hashable]:
+    return [(settings.purpose, *slot.key) for slot in slots]
+
+
+def _rows(slot: Slot, response: Response, most: int) -> list[tuple[Slot, Response]]:
     """Return the rows of a program's branches, each with the index of a slot of its own.
 
     Args:
         most: most branches of a program.
     """
-    episode = tagged.response.episode
+    episode = response.episode
     assert episode is not None, "a program has ended"
     rows = []
     for number, branch in enumerate(episode.branches):
@@ -266,13 +327,8 @@ def _rows(slot: Slot, tagged: VersionedResponse, most: int) -> list[tuple[Slot, 
         here = replace(slot, index=index, prompt=branch.prompt)
         record = replace(episode.record, row=number) if episode.record is not None else None
         only = replace(branch.response, episode=Episode((branch,), episode.score, record))
-        rows.append((here, VersionedResponse(only, (0,) * len(only.tokens))))
+        rows.append((here, only))
     return rows
-
-
-def _tagged(response: Response, begun: VersionedResponse, version: int) -> VersionedResponse:
-    new = len(response.tokens) - len(begun.versions)
-    return VersionedResponse(response, begun.versions + (version,) * new)
 
 
 def agree(
@@ -301,21 +357,21 @@ def _columns(
     place: Placement,
     settings: GenerateSettings,
     samples: Samples,
-    complete: Sequence[tuple[Slot, VersionedResponse]],
+    complete: Sequence[tuple[Slot, Response]],
 ) -> Columns:
     """Build the columns of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
-    by_index = {slot.index: (slot, tagged) for slot, tagged in complete}
+    by_index = {slot.index: (slot, response) for slot, response in complete}
     mine = [by_index[samples.samples[i].index] for i in positions]
-    responses = [tagged.response for _, tagged in mine]
+    responses = [response for _, response in mine]
     numbers: dict[str, list[Sequence[Any]]] = {
-        TOKENS: [(*slot.prompt, *tagged.response.tokens) for slot, tagged in mine],
+        TOKENS: [(*slot.prompt, *response.tokens) for slot, response in mine],
         MASK: [response.sampled for response in responses],
         ROLLOUT_LOG_PROBS: [response.log_probs for response in responses],
     }
     widths = {}
     if settings.tagged:
-        numbers[VERSIONS] = [tagged.versions for _, tagged in mine]
+        numbers[VERSIONS] = [response.versions for response in responses]
     columns = {
         name: [torch.tensor(row, dtype=COLUMNS[name].dtype, device=place.device) for row in rows]
         for name, rows in numbers.items()
@@ -324,9 +380,12 @@ def _columns(
         columns[PROGRAM_REWARDS] = [_rewards(r).to(place.device) for r in responses]
     if settings.encoder.reads_images:
         columns[IMAGES] = [as_bytes(slot.image_bytes) for slot, _ in mine]
-    if settings.routed_bytes:
-        columns[EXPERTS] = [_expert_bytes(r.experts).to(place.device) for r in responses]
-        widths[EXPERTS] = settings.routed_bytes
+    if some := settings.some_experts:
+        columns[EXPERTS] = [
+            _expert_bytes(r.experts, some, len(slot.prompt) + len(r.tokens) - 1).to(place.device)
+            for (slot, _), r in zip(mine, responses, strict=True)
+        ]
+        widths[EXPERTS] = len(some)
     episodes = zip(positions, (response.episode for response in responses), strict=True)
     records = {i: e.record for i, e in episodes if e is not None and e.record is not None}
     return Columns(positions, columns, widths, records)
@@ -344,7 +403,14 @@ def _rewards(response: Response) -> torch.Tensor:
     return rewards
 
 
-def _expert_bytes(experts: Any) -> torch.Tensor:
-    """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8."""
+def _expert_bytes(experts: Any, some: bytes, count: int) -> torch.Tensor:
+    """Convert a numpy array (tokens, layers, k) to (tokens, bytes) uint8.
+
+    Args:
+        experts: None if a program took no turn.
+        some: bytes for each of `count` tokens then.
+    """
+    if experts is None:
+        experts = np.tile(np.frombuffer(some, np.uint8), (count, 1))
     rows = np.ascontiguousarray(experts).view(np.uint8)
     return torch.tensor(rows.reshape(len(rows), -1))

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.slots import GenerateSettings, SlotKey
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
-from verl_hpc.rollout.protocol import Feed, FeedAround
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Feed, FeedAround, Response
 from verl_hpc.step.batch import VERSIONS, Columns, StepRows
 from verl_hpc.step.placement import Placement
 
@@ -30,25 +30,22 @@ class InFlight(FeedAround):
 
 def begun_before(
     rollout: Rollout, settings: GenerateSettings, step: int
-) -> dict[SlotKey, VersionedResponse]:
+) -> dict[SlotKey, Response]:
     """Return this engine's responses of a step and of later ones that earlier steps have begun."""
     return {
-        (which.step, which.slot): tagged
-        for which, tagged in rollout.ahead.items()
+        (which.step, which.slot): response
+        for which, response in rollout.ahead.items()
         if which.purpose == settings.purpose and which.step >= step
     }
 
 
 def remember(
-    rollout: Rollout,
-    settings: GenerateSettings,
-    rows: StepRows,
-    known: Mapping[SlotKey, VersionedResponse],
+    rollout: Rollout, settings: GenerateSettings, rows: StepRows, known: Mapping[SlotKey, Response]
 ) -> None:
     """Store the known responses for checkpoints until the step has trained."""
     count = len(rows.rows) * settings.num_samples
-    others = {w: t for w, t in rollout.ahead.items() if w.purpose != settings.purpose}
-    mine = {ResponseId(settings.purpose, *key, count): tagged for key, tagged in known.items()}
+    others = {w: r for w, r in rollout.ahead.items() if w.purpose != settings.purpose}
+    mine = {ResponseId(settings.purpose, *key, count): known[key] for key in known}
     rollout.ahead = others | mine
 
 

@@ -17,7 +17,6 @@ from verl_hpc.checkpoint.responses import read_responses, write_responses
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
 from verl_hpc.generation.slots import Slot, SlotKey
-from verl_hpc.rollout.partial import VersionedResponse
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import StepRows
@@ -55,11 +54,10 @@ class KeptResponses:
         text = json.dumps([self.rollout, rows.task, rows.step, list(rows.rows)])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def take(self, rows: StepRows, slots: Sequence[Slot]) -> dict[SlotKey, VersionedResponse]:
+    def take(self, rows: StepRows, slots: Sequence[Slot]) -> dict[SlotKey, Response]:
         """Return the finished responses of a step's slots; none if they are another step's."""
         by_slot = self.by_slot if self._key(rows) == self.key else {}
-        known = [slot for slot in slots if slot.index in by_slot]
-        return {slot.key: VersionedResponse(by_slot[slot.index], ()) for slot in known}
+        return {slot.key: by_slot[slot.index] for slot in slots if slot.index in by_slot}
 
     def remember(self, rows: StepRows, by_slot: Mapping[int, Response]) -> None:
         """Replace the stored responses by those of a step that an engine has finished."""

@@ -10,15 +10,15 @@ import selectors
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from verl_hpc.agents.endpoint import Endpoint
-from verl_hpc.agents.programs import Ended, Program, ProgramJob, start_programs
+from verl_hpc.agents.programs import Ended, Program, ProgramJob, Scorer, start_programs
 from verl_hpc.agents.protocol import Replies
 from verl_hpc.agents.session import Session, Writer
 from verl_hpc.config.program import ProgramConfig
@@ -28,7 +28,16 @@ from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import ConfigError, EnvironmentStepError, ModelError, SandboxError
 from verl_hpc.generation.sessions import program_record
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
-from verl_hpc.rollout.protocol import Branch, Episode, Feed, FeedAround, Request, Response
+from verl_hpc.rollout.partial import versioned
+from verl_hpc.rollout.protocol import (
+    NOT_BEGUN,
+    Branch,
+    Episode,
+    Feed,
+    FeedAround,
+    Request,
+    Response,
+)
 from verl_hpc.runtime.control import Control
 
 _WAIT_S = 1.0
@@ -53,18 +62,14 @@ class ProgramHost:
 
     def __init__(self, config: RolloutConfig, encoder: Encoder) -> None:
         assert config.program is not None
-        directory = config.program.directory
-        if directory is not None and not Path(directory).is_dir():
-            raise ConfigError(
-                f"rollout.program.directory = {directory}: there is no such directory here"
-            )
+        _check_paths(config.program)
         if encoder.reads_images:
             raise ModelError(
                 "rollout.program with a model that reads images: requests have none; choose a "
                 "model of texts, or rollout.environment"
             )
         self.config, self._rollout = config.program, config
-        self.programs = start_programs()
+        self.programs = start_programs(self.config.image)
         self.writer = Writer(encoder)
         tokenizer = encoder.tokenizer
         ends = {tokenizer.eos_token_id, encoder.turn_end, *config.stop_token_ids} - {None}
@@ -76,7 +81,8 @@ class ProgramHost:
         """Raises: ConfigError: no program can be started here as the configuration says."""
         setting = f"rollout.program.sandbox = {self.config.sandbox}"
         try:
-            program = self.programs.begin(self.job(["true"], "{}", os.devnull, "none"))
+            job = replace(self.job(["true"], "{}", os.devnull, "none"), scorer=None)
+            program = self.programs.begin(job)
             while (ended := program.ended()) is None:
                 select.select([program], [], [])
         except SandboxError as error:
@@ -93,16 +99,23 @@ class ProgramHost:
             address: socket of the endpoint.
             token: its key there.
         """
-        config = self.config
-        directory = str(Path(config.directory).resolve()) if config.directory else None
-        where = config.sandbox, config.network, directory, limits_of(config)
-        return ProgramJob(command, row, address, token, *where)
+        config, scorer = self.config, None
+        if config.score is not None:
+            hidden = config.score.directory and str(Path(config.score.directory).absolute())
+            scorer = Scorer(config.score.command, row, hidden)
+            row = json.dumps(json.loads(row) | {"ground_truth": None})
+        directory = str(Path(config.directory).absolute()) if config.directory else None
+        paths = [str(Path(path).absolute()) for path in config.paths]
+        image = str(Path(config.image).absolute()) if config.image else None
+        where = config.sandbox, config.network, directory, paths, limits_of(config)
+        return ProgramJob(command, row, address, token, *where, image, scorer)
 
     @cached_property
     def endpoint(self) -> Endpoint:
         """The endpoint, which serves from its first use on."""
         longest = self._rollout.max_prompt_tokens + self._rollout.max_response_tokens
-        endpoint = Endpoint(self._replies, longest, self.config.max_turns, self._rollout.stop)
+        where = self._rollout.stop, self.programs.directory
+        endpoint = Endpoint(self._replies, longest, self.config.max_turns, *where)
         endpoint.start()
         return endpoint
 
@@ -111,15 +124,59 @@ class ProgramHost:
 class _News:
     """What has happened since the engine's last step, equal on all of its ranks."""
 
-    asks: Sequence[tuple[int, tuple[int, ...], int, int, int]] = ()
-    """Episode, tokens, most tokens of the turn, repetition, and number of each ask."""
-    ended: Mapping[int, Episode] = field(default_factory=dict)
+    asks: Sequence[tuple[Hashable, tuple[int, ...], int, int, int]] = ()
+    """Program, tokens, most tokens of the turn, repetition, and number of each ask."""
+    ended: Mapping[Hashable, Episode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A turn that a program waits for."""
+
+    key: Hashable
+    tokens: tuple[int, ...]
+    most: int
+    repetition: int
+    begun: Response = NOT_BEGUN
+    """What there is of the turn."""
+
+
+class LivePrograms:
+    """Programs under way, and what they wait for; equal on all ranks of an engine, but for the
+    programs themselves, which its first rank has."""
+
+    def __init__(self) -> None:
+        self.episodes: _Episodes | None = None
+        self.keys: set[Hashable] = set()
+        self.asks: dict[int, _Asked] = {}
+        """Turns that are not finished, by the number of the ask."""
+
+    def end(self, keys: Collection[Hashable]) -> None:
+        """End some programs, if they are under way."""
+        for key in self.keys.intersection(keys):
+            if self.episodes is not None:
+                self.episodes.end(key)
+            self.forget(key)
+
+    def end_all(self) -> None:
+        """End all programs."""
+        self.end(self.keys.copy())
+        if self.episodes is not None:
+            self.episodes.close()
+            self.episodes = None
+
+    def forget(self, key: Hashable) -> None:
+        """Drop what is known of a program that has ended."""
+        self.keys.remove(key)
+        self.asks = {number: ask for number, ask in self.asks.items() if ask.key != key}
 
 
 class Programs(FeedAround):
     """A feed that starts a program for each request, and gives the engine what programs ask for.
 
-    The engine's first rank runs the programs and their endpoint, and broadcasts what they ask.
+    The engine's first rank runs the programs and their endpoint, and broadcasts what they ask. When
+    the call ends before a program does, what there is of its turns is kept in `live`, and the call
+    that asks for its response the next time goes on with them; meanwhile the program waits.
 
     Args:
         feed: gets the responses of programs that have ended, with their episodes.
@@ -128,6 +185,10 @@ class Programs(FeedAround):
         seed: `seed(index, number)` of an ask, whose number follows from its tokens.
         control: control plane of the engine's ranks.
         trains: whether all conversations are rows to train on, or the last one is an answer.
+        keys: names of the requests' programs, the same in all calls; by default their indices.
+        version: of the engine's weights.
+        live: programs that earlier calls have left, and that this one leaves; without it all end
+            with the call.
     """
 
     def __init__(
@@ -139,63 +200,101 @@ class Programs(FeedAround):
         seed: Callable[[int, int], int],
         control: Control,
         trains: bool = True,
+        *,
+        keys: Sequence[Hashable] | None = None,
+        version: int = 0,
+        live: LivePrograms | None = None,
     ) -> None:
         super().__init__(feed)
-        self._seed, self._control = seed, control
-        given = config, problems, self.requests, trains
-        self._episodes = _Episodes(host, *given) if host is not None else None
+        self._seed, self._control, self._problems = seed, control, problems
+        self._most, self._version = config.max_programs, version
+        self._keys = range(len(problems)) if keys is None else keys
+        self._index = {key: index for index, key in enumerate(self._keys)}
+        self._stays, self._live = live is not None, live or LivePrograms()
+        self.failures: list[str] = []
+        """Programs that failed in this call, on the first rank."""
+        if host is not None:
+            self._live.episodes = self._live.episodes or _Episodes(host, config, trains)
+            self._live.episodes.failures = self.failures
         self._waiting: deque[int] = deque()
-        self._most, self._alive = config.max_programs, set[int]()
+        self._alive = {self._index[key] for key in self._live.keys if key in self._index}
+        asks = self._live.asks
+        self._left = [number for number in asks if asks[number].key in self._index]
+        """Numbers of the asks of earlier calls that the engine has yet to go on with."""
         self._numbers: dict[int, int] = {}
         """Number of the ask that the engine works on under each index."""
         self._num_asks = 0
 
     def close(self) -> None:
-        """End all programs."""
-        if self._episodes is not None:
-            self._episodes.end_all()
-
-    @property
-    def failures(self) -> Sequence[str]:
-        """Programs that failed, on the first rank."""
-        return self._episodes.failures if self._episodes is not None else ()
+        """End all programs, unless they outlive the call."""
+        if not self._stays:
+            self._live.end_all()
 
     def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
-        self._waiting.extend(index for index, _ in super().next(num_running))
-        started: list[tuple[int, Request]] = []
-        while self._waiting or self._alive:
+        started = [self._start(number) for number in self._left]
+        self._left = []
+        while self._takes_more() or self._alive:
             begun = []
-            while self._waiting and len(self._alive) < self._most:
+            while self._waiting and len(self._live.keys) < self._most:
                 begun.append(self._waiting.popleft())
                 self._alive.add(begun[-1])
+                self._live.keys.add(self._keys[begun[-1]])
             news = self._news(begun, wait=not (num_running or started))
-            for episode, tokens, most, repetition, number in news.asks:
-                seed = self._seed(episode, zlib.crc32(np.array(tokens, np.int64)) + repetition)
-                index = len(self.requests) + self._num_asks
-                self._num_asks, self._numbers[index] = self._num_asks + 1, number
-                started.append((index, Request(tokens, seed, max_tokens=most)))
-            for index, episode_of in news.ended.items():
-                self._alive.remove(index)
-                self._end(index, episode_of)
+            for key, tokens, most, repetition, number in news.asks:
+                self._live.asks[number] = _Asked(key, tokens, most, repetition)
+                started.append(self._start(number))
+            for key, episode in news.ended.items():
+                self._end(key, episode)
             if num_running or started or self.stops(asks=True):
                 break
         return started
 
     def ended(self, index: int, response: Response) -> None:
         number = self._numbers.pop(index)
-        if self._episodes is not None:
-            self._episodes.answer(number, response)
+        asked = self._live.asks.get(number)
+        if asked is None:  # its program has ended
+            return
+        turn = versioned(response, asked.begun, self._version)
+        if not turn.is_finished:
+            self._live.asks[number] = replace(asked, begun=turn)
+            return
+        del self._live.asks[number]
+        if self._live.episodes is not None:
+            self._live.episodes.answer(number, turn)
 
-    def _end(self, index: int, episode: Episode) -> None:
-        first = episode.branches[0].response
-        response = Response(
-            first.tokens, first.log_probs, first.finish_reason, first.mask, episode=episode
-        )
-        super().ended(index, response)
+    def _takes_more(self) -> bool:
+        """Take the requests whose programs may start; return whether any waits."""
+        under_way = len(self._waiting) + len(self._alive)
+        new = [index for index, _ in super().next(under_way) if index not in self._alive]
+        self._waiting.extend(new)
+        return bool(self._waiting)
 
-    def _news(self, begun: Sequence[int], wait: bool) -> _News:
+    def _start(self, number: int) -> tuple[int, Request]:
+        """Return the request of a turn, with the index by which the engine knows it."""
+        asked = self._live.asks[number]
+        read = np.array((*asked.tokens, *asked.begun.tokens), np.int64)
+        seed = self._seed(self._index[asked.key], zlib.crc32(read) + asked.repetition)
+        index = len(self.requests) + self._num_asks
+        self._num_asks, self._numbers[index] = self._num_asks + 1, number
+        return index, Request(asked.tokens, seed, asked.begun, max_tokens=asked.most)
+
+    def _end(self, key: Hashable, episode: Episode) -> None:
+        self._live.forget(key)
+        self._alive.remove(self._index[key])
+        index = self._index[key]
+        if not episode.branches:
+            # A program without a turn has a row all the same, of which nothing is learned.
+            no_turn = versioned(_NO_TURN, NOT_BEGUN, self._version)
+            nothing = Branch(tuple(self.requests[index].prompt), no_turn, {})
+            episode = replace(episode, branches=(nothing,))
+        super().ended(index, replace(episode.branches[0].response, episode=episode))
+
+    def _news(self, indices: Sequence[int], wait: bool) -> _News:
+        begun = {self._keys[i]: self._problems[i] for i in indices}
+        episodes = self._live.episodes
+
         def news() -> _News:
-            return self._episodes.news(begun, wait) if self._episodes is not None else _News()
+            return episodes.news(begun, wait) if episodes is not None else _News()
 
         if self._control.size == 1:
             return news()
@@ -209,82 +308,80 @@ class _Running:
     program: Program
     session: Session
     token: str
+    problem: Problem
 
 
 class _Episodes:
     """The programs of an engine, on its first rank."""
 
-    def __init__(
-        self,
-        host: ProgramHost,
-        config: ProgramConfig,
-        problems: Sequence[Problem],
-        requests: Sequence[Request],
-        trains: bool,
-    ) -> None:
+    def __init__(self, host: ProgramHost, config: ProgramConfig, trains: bool) -> None:
         self._config, self._host, self._trains = config, host, trains
-        self._problems, self._requests = problems, requests
-        self._running: dict[int, _Running] = {}
+        self._running: dict[Hashable, _Running] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(host.endpoint, selectors.EVENT_READ, None)
         self.failures: list[str] = []
 
-    def news(self, begun: Sequence[int], wait: bool) -> _News:
+    def news(self, begun: Mapping[Hashable, Problem], wait: bool) -> _News:
         """Start programs, and return what has happened.
 
         Args:
-            begun: indices of the episodes that begin.
+            begun: problems of the programs that begin, by their keys.
             wait: whether to wait for news, at most `_WAIT_S`.
 
         Raises:
             EnvironmentStepError: a program failed, and on_error is stop.
         """
-        for index in begun:
-            self._begin(index)
-        ended: dict[int, Episode] = {}
+        for key, problem in begun.items():
+            self._begin(key, problem)
+        ended: dict[Hashable, Episode] = {}
         until = time.monotonic() + (_WAIT_S if wait else 0.0)
         while True:
-            for key, _ in self._selector.select(max(until - time.monotonic(), 0.0)):
-                if key.data is not None:
-                    self._look(key.data, ended)
+            for ready, _ in self._selector.select(max(until - time.monotonic(), 0.0)):
+                if ready.data is not None:
+                    self._look(ready.data, ended)
             asks = [
                 (ask.episode, ask.tokens, ask.most, ask.repetition, ask.number)
-                for ask in self._host.endpoint.asks()
+                for ask in self._host.endpoint.asks(self._running)
             ]
             if asks or ended or time.monotonic() >= until:
                 return _News(asks, ended)
 
     def answer(self, number: int, response: Response) -> None:
-        """Give a program the turn that it has asked for; none if the call ended before it."""
-        whole = response.finish_reason != "unfinished"
-        self._host.endpoint.answer(number, response if whole else None)
+        """Give a program the turn that it has asked for."""
+        self._host.endpoint.answer(number, response)
 
-    def end_all(self) -> None:
-        """End all programs."""
-        for index in [*self._running]:
-            self._forget(index).program.end()
+    def end(self, key: Hashable) -> None:
+        """End a program, if it has not ended by itself: one whose failure ends the call has."""
+        if key in self._running:
+            self._forget(key).program.end()
+
+    def close(self) -> None:
+        """Look for no more news."""
         self._selector.close()
+        # Programs that outlive calls may have asked meanwhile.
+        self._host.endpoint.wake()
 
-    def _begin(self, index: int) -> None:
+    def _begin(self, key: Hashable, problem: Problem) -> None:
         session, endpoint = Session(self._host.writer), self._host.endpoint
-        token = endpoint.open(index, session)
-        row = row_of(self._problems[index])
+        token = endpoint.open(key, session)
+        row = row_of(problem)
         job = self._host.job(self._config.command, row, endpoint.address, token)
         program = self._host.programs.begin(job)
-        self._running[index] = _Running(program, session, token)
-        self._selector.register(program, selectors.EVENT_READ, index)
+        self._running[key] = _Running(program, session, token, problem)
+        self._selector.register(program, selectors.EVENT_READ, key)
 
-    def _forget(self, index: int) -> _Running:
-        running = self._running.pop(index)
+    def _forget(self, key: Hashable) -> _Running:
+        running = self._running.pop(key)
         self._selector.unregister(running.program)
         self._host.endpoint.close(running.token)
         return running
 
-    def _look(self, index: int, ended: dict[int, Episode]) -> None:
-        result = self._running[index].program.ended()
+    def _look(self, key: Hashable, ended: dict[Hashable, Episode]) -> None:
+        result = self._running[key].program.ended()
         if result is None:
             return
-        session = self._forget(index).session
+        running = self._forget(key)
+        session = running.session
         try:
             score, turns = score_of(result)
             failure = failure_of(result)
@@ -292,19 +389,17 @@ class _Episodes:
             score, turns, failure = None, {}, str(error)
         if failure:
             words = f"rollout.program.command = {self._config.command}, "
-            words += f"{self._problems[index].where}: {failure}"
+            words += f"{running.problem.where}: {failure}"
             if self._config.on_error == "stop":
                 raise EnvironmentStepError(
                     f"{words}; mend it, or set rollout.program.on_error: end"
                 )
             self.failures.append(words)
             score = score or 0.0
-        # A program without a turn has a row all the same, of which nothing is learned.
-        nothing = Branch(tuple(self._requests[index].prompt), _NO_TURN, {})
         rows = session.branches(turns) if self._trains else session.answer(turns)
         leaves = session.leaves if self._trains else session.turns[-1:]
-        told = self._problems[index].data_source, session.turns, leaves, result, failure
-        ended[index] = Episode(rows or (nothing,), score, program_record(*told))
+        told = running.problem.data_source, session.turns, leaves, result, failure
+        ended[key] = Episode(rows, score, program_record(*told))
 
 
 _NO_TURN = Response((0,), (0.0,), "stop", (0,))
@@ -324,15 +419,29 @@ def row_of(problem: Problem) -> str:
     )
 
 
+def _check_paths(config: ProgramConfig) -> None:
+    """Raises: ConfigError: a directory is not there, or the image."""
+    given = [("directory", config.directory), *(("paths", path) for path in config.paths)]
+    given += [("score.directory", config.score.directory)] if config.score is not None else []
+    for setting, path in given:
+        if path is not None and not Path(path).is_dir():
+            raise ConfigError(
+                f"rollout.program.{setting} = {path}: there is no such directory here"
+            )
+    if config.image is not None and not Path(config.image).exists():
+        raise ConfigError(f"rollout.program.image = {config.image}: there is nothing here")
+
+
 def limits_of(config: ProgramConfig) -> Limits:
     """Return the limits of a program."""
     return Limits(
         timeout_s=config.timeout_s,
-        cpu_s=config.timeout_s,
+        cpu_s=config.timeout_s * (config.cpus or 1),
         memory_bytes=int(config.memory_gib * 1024 * MIB),
         tasks=config.max_processes,
         files_bytes=config.files_mib * MIB,
         output_bytes=MIB,
+        cpus=config.cpus,
     )
 
 

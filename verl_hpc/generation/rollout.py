@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.prompt_queue import PromptQueue
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
-from verl_hpc.rollout.protocol import RolloutEngine
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Response, RolloutEngine
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.placement import Placement
 
@@ -33,9 +34,17 @@ class Rollout:
     """Finished responses of an interrupted step; None without rollout.on_interrupt: keep."""
     version: int = 0
     """Number of steps that had changed the engines' weights."""
-    ahead: Mapping[ResponseId, VersionedResponse] = field(default_factory=dict)
+    ahead: Mapping[ResponseId, Response] = field(default_factory=dict)
     """Responses that this rank's engine has generated ahead: all of the next step to train, and
     those of later steps in flight."""
+    live: Any = None
+    """`LivePrograms` or `LiveConversations` of responses in flight, on each rank of the engine."""
+
+    def forget(self) -> None:
+        """Drop what was generated ahead, and end its programs and environments."""
+        self.ahead = {}
+        if self.live is not None:
+            self.live.end_all()
 
     def preempted(self) -> bool:
         """Whether any rank of this engine is preempted; its ranks call this together."""

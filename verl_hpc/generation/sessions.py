@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from verl_hpc.rollout.partial import this_turn
@@ -49,33 +49,38 @@ def program_record(
 
 
 class ConversationRecorder:
-    """Notes when the turns of an engine's conversations with environments begin and end.
+    """Notes when the turns of an engine's conversations with environments begin and end."""
 
-    Args:
-        prompts: number of tokens of each prompt.
-    """
-
-    def __init__(self, prompts: Sequence[int]) -> None:
-        self._prompts = prompts
-        self._begun: dict[int, float] = {}
+    def __init__(self) -> None:
+        self._begun: dict[Hashable, float] = {}
         """When the turn under way of each conversation was asked for."""
-        self._turns: defaultdict[int, list[TurnRecord]] = defaultdict(list)
+        self._turns: defaultdict[Hashable, list[TurnRecord]] = defaultdict(list)
 
-    def begin(self, index: int) -> None:
-        """Note that a turn of a conversation is asked for."""
-        self._begun[index] = time.time()
+    def begin(self, key: Hashable) -> None:
+        """Note that a turn of a conversation is asked for, or goes on in another call."""
+        self._begun.setdefault(key, time.time())
 
-    def end(self, index: int, response: Response) -> None:
-        """Note that a turn of a conversation has ended."""
-        stop, turns = self._prompts[index] + len(response.tokens), self._turns[index]
+    def end(self, key: Hashable, num_prompt: int, response: Response) -> None:
+        """Note that a turn of a conversation has ended.
+
+        Args:
+            num_prompt: number of tokens of its prompt.
+            response: what has been said since.
+        """
+        stop, turns = num_prompt + len(response.tokens), self._turns[key]
         start = stop - len(this_turn(response))
-        times = self._begun.pop(index), time.time()
+        times = self._begun.pop(key), time.time()
         parent = len(turns) - 1 if turns else None
         turns.append(TurnRecord(parent, start, stop, response.finish_reason, *times))
 
-    def record(self, index: int, data_source: str, ending: str) -> SessionRecord:
+    def forget(self, key: Hashable) -> None:
+        """Drop what is known of a conversation."""
+        self._begun.pop(key, None)
+        self._turns.pop(key, None)
+
+    def record(self, key: Hashable, data_source: str, ending: str) -> SessionRecord:
         """Return the record of a conversation that has ended."""
-        turns = tuple(self._turns.pop(index))
+        turns = tuple(self._turns.pop(key))
         times = turns[0].begun, time.time()
         return SessionRecord(data_source, turns, (len(turns) - 1,), *times, ending)
 

@@ -44,8 +44,9 @@ class GenerateSettings:
     """Environments of rollout.environment; None for single-turn responses."""
     programs: ProgramHost | None = None
     """What runs the programs of rollout.program."""
-    routed_bytes: int = 0
-    """Bytes per token of recorded experts (`Architecture.routed_bytes`); 0 records no experts."""
+    some_experts: bytes = b""
+    """Experts of a token that the engine has not read (`Architecture.some_experts`); none records
+    no experts."""
     scoring: ScoreSettings | None = None
     """Settings to score responses in separate processes as they finish; None scores after
     generation."""
@@ -79,7 +80,7 @@ class GenerateSettings:
             purpose=purpose,
             trains=False,
             ahead=False,
-            routed_bytes=0,
+            some_experts=b"",
             scoring=None,
         )
 

@@ -217,6 +217,13 @@ class Architecture:
         return self.num_layers * self.experts_per_token * id_bytes
 
     @property
+    def some_experts(self) -> bytes:
+        """A choice of experts (`routed_bytes`) for a token that no engine has routed."""
+        size = self.routed_bytes // (self.num_layers * self.experts_per_token)
+        ids = range(self.experts_per_token)
+        return b"".join(i.to_bytes(size, "little") for i in ids) * self.num_layers
+
+    @property
     def qkv_bias(self) -> bool:
         return self.layer_table.has("self_attn.q_proj.bias")
 

@@ -22,7 +22,7 @@ from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
 from verl_hpc.package import VERSION
 
 FILE_NAME = "report.html"
-TEMPLATE = Path(__file__).with_name(FILE_NAME)
+_TEMPLATE = Path(__file__).with_name(FILE_NAME)
 STYLE = Path(__file__).with_name("page.css")
 """Style sheet of report.html and the dashboard."""
 PLACED = ("name", "recipe", "state", "total_steps", "config", "num_ranks", "num_nodes")
@@ -66,26 +66,35 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
     """
     directory = Path(run_directory)
     rows = read_metrics(directory)
-    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        name=escape(str(facts.get("name", directory.resolve().name))),
-        subtitle=_subtitle(rows, facts),
-        alert=sections.alert(rows) + sections.overlap_alert(facts.get("evaluation data", {})),
-        headline=sections.headline(rows),
-        facts=_facts(facts),
-        charts=sections.charts(rows),
-        times=sections.times(timed(rows)),
-        flow=flow_section(directory),
-        timeline=_timeline(directory, rows),
-        resharding=sections.resharding(rows),
-        last_steps=sections.last_steps(rows[-NUM_LAST_STEPS:]),
-        samples=newest_samples(directory),
-        config=_config(facts),
+    body = (
+        sections.alert(rows),
+        sections.overlap_alert(facts.get("evaluation data", {})),
+        f'<dl class="headline">{sections.headline(rows)}</dl>',
+        f'<div class="charts">{sections.charts(rows)}</div>',
+        sections.times(timed(rows)),
+        _timeline(directory, rows),
+        sections.resharding(rows),
+        sections.last_steps(rows[-NUM_LAST_STEPS:]),
+        flow_section(directory),
+        newest_samples(directory),
+        _config(facts),
+    )
+    name = str(facts.get("name", directory.resolve().name))
+    path = directory / FILE_NAME
+    replace_text(path, page(name, _subtitle(rows, facts), _facts(facts), "\n".join(body)))
+    return path
+
+
+def page(name: str, subtitle: str, facts: str, body: str) -> str:
+    """Return a whole page; all but its name is HTML."""
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        name=escape(name),
+        subtitle=subtitle,
+        facts=facts,
+        body=body,
         style=STYLE.read_text(encoding="utf-8"),
         version=VERSION,
     )
-    path = directory / FILE_NAME
-    replace_text(path, page)
-    return path
 
 
 def _subtitle(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:

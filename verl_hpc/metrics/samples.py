@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -30,7 +30,8 @@ MAX_CALL_CHARACTERS = 200
 MAX_STEPS = 50
 """Most files, one per step. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million
 characters of text, which is 16 MB in English and 192 MB if every one were written in 12 bytes, as
-an emoji is. Sessions of 64 turns add at most 2 x 4 x (64 x 3,600 + 8 x 2,500) x 50 = 100 million."""
+an emoji is. Sessions of 64 turns add at most 2 x 4 x (64 x 3,600 + 8 x 2,500) x 50 = 100 million
+characters."""
 NEWEST_STEPS = 10
 """Newest steps, which are never thinned out."""
 _ROOM = 60
@@ -52,8 +53,8 @@ class SampleTurn:
 
     `parent` is the number of the turn that it continues, `before` what was said to the model after
     that turn, or from the beginning, `calls` are those of tools, and `reward` is what the tokens of
-    the turn earn, if they have rewards of their own. Between the turn before and this one `program_s`
-    seconds passed, then `model_s` until it had ended.
+    the turn earn, if they have rewards of their own. Between the turn before and this one
+    `program_s` seconds passed, then `model_s` until it had ended.
     """
 
     number: int
@@ -99,7 +100,7 @@ class SampleResponse:
     truncated: bool
     version: int | None
     stop_reason: str = ""
-    turns: Sequence[SampleTurn] = ()
+    turns: Sequence[SampleTurn] = field(default_factory=list)
     num_turns: int = 0
     branch: int = 0
     """Position among the branches of its session."""

@@ -61,7 +61,8 @@ def _group(group: SampleGroup, place: int, *, is_open: bool) -> str:
     opened = " open" if is_open else ""
     return (
         f'<details class="sample"{opened}><summary>Prompt {place} <q>{escape(short)}</q>{told}'
-        f"</summary>{text_below('prompt', group.prompt)}{text_below('ground truth', group.ground_truth)}"
+        f"</summary>{text_below('prompt', group.prompt)}"
+        f"{text_below('ground truth', group.ground_truth)}"
         f"{''.join(_response(branches, i) for i, branches in enumerate(sessions, 1))}</details>"
     )
 

@@ -28,7 +28,7 @@ from verl_hpc.metrics.names import (
     Chart,
 )
 from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, overlaps, points
-from verl_hpc.metrics.svg import line_chart, stacked_bars
+from verl_hpc.metrics.svg import BandPoint, line_chart, stacked_bars
 from verl_hpc.metrics.text import duration, number, size, visible
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
@@ -103,7 +103,7 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
     return [value for _, value in points(rows, name)]
 
 
-def _change(label: str, curve: Sequence[tuple[int, float]]) -> list[str]:
+def _change(label: str, curve: Sequence[Point]) -> list[str]:
     if not curve:
         return []
     (first_step, first), (_, last) = curve[0], curve[-1]
@@ -126,16 +126,26 @@ def charts(rows: Sequence[Row]) -> str:
     """Return a figure for each chart that has points; the first, the most important one, is
     wide."""
     figures = [(chart, drawn) for chart in charts_of(rows) if (drawn := curves(chart, rows))]
-    return "".join(_figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(figures))
+    return "".join(figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(figures))
 
 
-def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -> str:
-    svg = line_chart(chart.title, drawn, chart.limits, 616 if wide else 300)
+def figure(
+    chart: Chart,
+    drawn: Mapping[str, Sequence[Point]],
+    *,
+    wide: bool,
+    across: str = "step",
+    bands: Mapping[str, Sequence[BandPoint]] | None = None,
+    legend: bool = True,
+) -> str:
+    """Return a chart of these points by label with its title and, if several are to have one, a
+    legend; like `line_chart`."""
+    svg = line_chart(chart.title, drawn, chart.limits, 616 if wide else 300, across, bands)
     keys = "".join(f'<i class="c{i}"></i>{escape(label)} ' for i, label in enumerate(drawn))
-    legend = f"<small>{keys}</small>" if len(drawn) > 1 else ""
+    labels = f"<small>{keys}</small>" if legend and len(drawn) > 1 else ""
     unit = f" <small>{chart.unit}</small>" if chart.unit else ""
     lead = ' class="lead"' if wide else ""
-    caption = f"<figcaption><span>{escape(chart.title)}{unit}</span>{legend}</figcaption>"
+    caption = f"<figcaption><span>{escape(chart.title)}{unit}</span>{labels}</figcaption>"
     return f"<figure{lead}>{caption}{svg}</figure>"
 
 
@@ -167,14 +177,14 @@ def times(rows: Sequence[Row]) -> str:
     if overlaps(rows):
         means = ([name, duration(spent)] for name, spent in seconds.items())
         note = f'<p class="card">Seconds are the {OVERLAP}.</p>'
-        return section(title, note + _table(("operator", "mean a step"), means, squares))
+        return section(title, note + table_of(("operator", "mean a step"), means, squares))
     named = [name for name in colours if name != OTHER]
     bars = [(_label(part), fold(mean_seconds(part), named)) for part in bins(rows, NUM_BARS)]
     lines = (
         [name, duration(spent), f"{spent / step:.1%}", duration(spent * len(rows))]
         for name, spent in seconds.items()
     )
-    table = _table(("operator", "mean a step", "share", "total"), lines, squares)
+    table = table_of(("operator", "mean a step", "share", "total"), lines, squares)
     return section(title, f'<div class="card">{stacked_bars(title, bars, colours)}</div>{table}')
 
 
@@ -201,7 +211,7 @@ def resharding(rows: Sequence[Row]) -> str:
         return ""
     if seconds := _values(rows, RESHARD_SECONDS):
         lines.append(("time", duration(mean(seconds))))
-    return section("Resharding", _table(("", "a mean step, all ranks together"), lines))
+    return section("Resharding", table_of(("", "a mean step, all ranks together"), lines))
 
 
 def last_steps(rows: Sequence[Row]) -> str:
@@ -217,7 +227,7 @@ def last_steps(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     )
-    return section("Last steps", _table(("step", *columns.values(), "time"), lines))
+    return section("Last steps", table_of(("step", *columns.values(), "time"), lines))
 
 
 def section(title: str, body: str) -> str:
@@ -225,7 +235,7 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
-def _table(
+def table_of(
     header: Sequence[str], lines: Iterable[Sequence[str]], colours: Sequence[str] = ()
 ) -> str:
     """Return a table with escaped cells; `colours` are classes of a square before each line's first

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import ENERGY, STEP_SECONDS, TIMING, WAIT, Chart
 
-Point = tuple[int, float]
-"""Step and value."""
+Point = tuple[float, float]
+"""Step, or another place on a chart's horizontal axis, and value."""
 OTHER = "other"
 """Name of the time that no listed operator took."""
 

@@ -19,6 +19,8 @@ MAX_POINTS = 200
 SMOOTHED_FROM = 30
 """Points of a curve from which on a wide chart shows its average."""
 
+BandPoint = tuple[float, float, float]
+"""Place on the horizontal axis, least and largest value."""
 Bar = tuple[str, Mapping[str, float]]
 """Step or steps of a bar, and seconds by operator."""
 
@@ -47,6 +49,8 @@ def line_chart(
     curves: Mapping[str, Sequence[Point]],
     limits: tuple[float | None, float | None] = (None, None),
     width: int = 300,
+    across: str = "step",
+    bands: Mapping[str, Sequence[BandPoint]] | None = None,
 ) -> str:
     """Draw curves over steps; hovering over a step shows its values.
 
@@ -57,28 +61,37 @@ def line_chart(
         curves: points by label.
         limits: least and largest value of the vertical axis; points beyond are drawn at its end.
         width: width in pixels.
+        across: what the horizontal axis has.
+        bands: ranges around the curves of these labels.
     """
+    bands = bands or {}
     thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
     every = [point for curve in thinned.values() for point in curve]
     x_range = axis_range([step for step, _ in every], 0.0)
-    y_range = axis_range([value for _, value in every], 0.06, limits)
+    ends = [end for band in bands.values() for _, *both in band for end in both]
+    y_range = axis_range([*(value for _, value in every), *ends], 0.06, limits)
     frame = Frame(width, 150, x_range, y_range)
     pale: dict[str, list[Point]] = {}
     drawn = thinned
     if width > 300 and len(every) > SMOOTHED_FROM * len(curves):
         pale = thinned
         drawn = {label: thin(smooth(curve), MAX_POINTS) for label, curve in curves.items()}
-    steps = [tick for tick in ticks(frame.x_range, 5) if tick == int(tick)]
+    marks = ticks(frame.x_range, 5)
+    marks = [tick for tick in marks if tick == int(tick)] if across == "step" else marks
+    words = [_place(x, across) for x in marks] if across == "step" else tick_labels(marks)
+    places = zip(marks, words, strict=True)
+    colours = {label: f"c{i}" for i, label in enumerate(drawn)}
     return picture(
         title,
         frame.width,
         frame.height,
         [
-            *_horizontal_grid(frame),
-            *(text(frame.x(s), frame.height - 6, f"{s:,.0f}", "middle") for s in steps),
+            *horizontal_grid(frame),
+            *(text(frame.x(x), frame.height - 6, word, "middle") for x, word in places),
+            *(_band(frame, band, colours[label]) for label, band in bands.items()),
             *(_curve(frame, curve, f"c{i} pale") for i, curve in enumerate(pale.values())),
             *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(drawn.values())),
-            *_hovers(frame, thinned),
+            *_hovers(frame, thinned, across),
         ],
     )
 
@@ -94,7 +107,7 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
         frame.width,
         frame.height,
         [
-            *_horizontal_grid(frame, "s"),
+            *horizontal_grid(frame, "s"),
             *(text(frame.x(i + 0.5), frame.height - 6, label, "middle") for i, label in labelled),
             *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
         ],
@@ -118,7 +131,8 @@ def picture(label: str, width: int, height: int, parts: Iterable[str]) -> str:
     )
 
 
-def _horizontal_grid(frame: Frame, unit: str = "") -> Iterator[str]:
+def horizontal_grid(frame: Frame, unit: str = "") -> Iterator[str]:
+    """Draw lines at round values with their labels."""
     values = ticks(frame.y_range, 4)
     for value, label in zip(values, tick_labels(values), strict=True):
         y = frame.y(value)
@@ -132,15 +146,27 @@ def text(x: float, y: float, words: str, anchor: str) -> str:
 
 def _curve(frame: Frame, curve: Sequence[Point], colour: str) -> str:
     pixels = [(f"{frame.x(step):.1f}", f"{frame.y(value):.1f}") for step, value in curve]
+    if not pixels:
+        return ""
     if len(pixels) == 1:
         x, y = pixels[0]
         return f'<circle class="dot {colour}" cx="{x}" cy="{y}" r="3"/>'
     return f'<path class="curve {colour}" d="M{"L".join(map(" ".join, pixels))}"/>'
 
 
-def _hovers(frame: Frame, curves: Mapping[str, Sequence[Point]]) -> Iterator[str]:
+def _place(x: float, across: str) -> str:
+    return f"{x:,.0f}" if across == "step" else number(x)
+
+
+def _band(frame: Frame, band: Sequence[BandPoint], colour: str) -> str:
+    above = [f"{frame.x(x):.1f} {frame.y(high):.1f}" for x, _, high in band]
+    below = [f"{frame.x(x):.1f} {frame.y(low):.1f}" for x, low, _ in reversed(band)]
+    return f'<path class="band {colour}" d="M{"L".join([*above, *below])}Z"/>'
+
+
+def _hovers(frame: Frame, curves: Mapping[str, Sequence[Point]], across: str) -> Iterator[str]:
     """Draw an invisible column per step that shows a guide and a tooltip under the pointer."""
-    by_step: dict[int, dict[str, float]] = {}
+    by_step: dict[float, dict[str, float]] = {}
     for label, curve in curves.items():
         for step, value in curve:
             by_step.setdefault(step, {})[label] = value
@@ -153,7 +179,7 @@ def _hovers(frame: Frame, curves: Mapping[str, Sequence[Point]]) -> Iterator[str
             f'<g class="hover"><rect x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
             f'height="{frame.height - TOP - BOTTOM}"/>'
             f'<path d="M{x:.1f} {TOP}V{frame.height - BOTTOM}"/>'
-            f"<title>step {step}{html.escape(told)}</title></g>"
+            f"<title>{across} {_place(step, across)}{html.escape(told)}</title></g>"
         )
 
 

@@ -147,6 +147,27 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
         )
 
 
+def check_batch_invariant(arch: Architecture, device: str) -> None:
+    """Check that kernels which do not depend on the batch compute this model on these ranks.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    problems = {
+        f"on {device} ranks": device != "cpu",
+        f"with a {arch.family}, which has no layer table": not arch.is_mapped,
+        "with a mixture of experts": arch.is_moe,
+        "with multi-latent attention": arch.latent is not None,
+        "with attention in windows": bool(arch.window),
+    }
+    for problem, is_given in problems.items():
+        if is_given:
+            raise ConfigError(
+                f"rollout.batch_invariant {problem}: its kernels are those of CPUs, for dense "
+                "models with plain attention; leave it out"
+            )
+
+
 def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
     """Check what vLLM needs of a model where ranks have no GPU.
 

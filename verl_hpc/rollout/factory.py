@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from verl_hpc.config.rollout import RolloutConfig, StructuredConfig
 from verl_hpc.errors import ConfigError, ModelError
@@ -16,6 +17,9 @@ from verl_hpc.layout.vllm import check_cpu_attention
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.versions import check_version
 from verl_hpc.runtime.world import World
+
+if TYPE_CHECKING:
+    import torch
 
 
 def check_model(model: Path) -> None:
@@ -65,6 +69,18 @@ def import_engine(name: str, device: str) -> None:
         from verl_hpc.rollout.vllm import import_worker
 
         import_worker(device)
+
+
+def invariant_attention() -> Callable[..., torch.Tensor]:
+    """Return vLLM's kernel of attention on CPUs for training (`engines.shared.invariant.Attend`).
+
+    Raises:
+        ClusterError: vLLM is there in another version than was checked.
+    """
+    _check_vllm()
+    from verl_hpc.rollout.vllm_invariant import attend
+
+    return attend
 
 
 def build_rollout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +23,15 @@ class ResponseId(NamedTuple):
     """Responses of this purpose in the step."""
 
 
-@dataclass(frozen=True)
-class VersionedResponse:
-    """A response, finished or not, with the weights' version of each token."""
+def versioned(response: Response, begun: Response, version: int) -> Response:
+    """Return a response with the version of each token's weights.
 
-    response: Response
-    versions: tuple[int, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        return self.response.finish_reason != "unfinished"
+    Args:
+        begun: what there was of it, with versions.
+        version: of the weights that sampled the rest.
+    """
+    new = len(response.tokens) - len(begun.versions)
+    return replace(response, versions=begun.versions + (version,) * new)
 
 
 def continued(prefix: Response, new: Response) -> Response:

@@ -93,6 +93,13 @@ class Response:
     episode: Episode | None = field(default=None, compare=False)
     """What a program did, if one spoke to the model; the response is then its first branch's. With
     an environment it has a record alone."""
+    versions: tuple[int, ...] = ()
+    """Version of the weights that each token was sampled with, the number of steps that had changed
+    them; empty where nothing records it."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason != "unfinished"
 
     @property
     def sampled(self) -> tuple[int, ...]:
@@ -110,8 +117,6 @@ class Branch:
     """The turns, and what was said between them."""
     rewards: Mapping[int, float]
     """Rewards of turns by the index of their last token in the response."""
-    num_shared: int = 0
-    """Number of its first turns, which an earlier branch has, too, and is trained on."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,11 @@ class Episode:
     """What one program did with the model."""
 
     branches: tuple[Branch, ...]
-    """Rows to train on, at least one."""
+    """Rows to train on, at least one of a program that has ended."""
     score: float | None
     """Score that the program wrote, or the sum of its turns' rewards; None if it wrote none."""
     record: SessionRecord | None = None
+    """Its course, for people to see; None of a session that a checkpoint had."""
 
 
 NOT_BEGUN = Response((), (), "unfinished")

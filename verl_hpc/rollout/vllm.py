@@ -128,6 +128,7 @@ class VllmEngine:
             **memory(config, world.device),
             **(experts(config, world.device) if arch.is_moe else {}),
             **(_for_cpus().options() if self._on_cpu else {}),
+            **(_invariant().options() if config.batch_invariant else {}),
             **(loader.options(arch, is_eager, self._on_cpu) if loader is not None else {}),
             **vllm_fp8.options(config, arch, world.device),
             **options,
@@ -165,6 +166,11 @@ class VllmEngine:
         self._zeros = {id(p): p.detach() for n, p in named if n in biases - here}
         """Biases of experts that the first rank of an engine adds; on others they are zero."""
         vllm_fp8.check_kernels(self._model)
+        self._fewest_rows = 1
+        if config.batch_invariant:
+            self._fewest_rows = 2  # a single row's product has other bits
+            longest = config.max_prompt_tokens + config.max_response_tokens
+            _invariant().check(self._model, arch, config.tensor_parallel, longest)
         self._routed: RoutedExperts | None = None
         if keeps_experts:
             runner = worker.model_runner
@@ -244,7 +250,7 @@ class VllmEngine:
         for bias in self._zeros.values():
             bias.zero_()
         if self._on_cpu:
-            _for_cpus().pack_linears(self._model)
+            _for_cpus().pack_linears(self._model, self._fewest_rows)
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
         if self._reads_images:  # its features of those that it has seen are old
@@ -274,6 +280,13 @@ def _for_cpus() -> ModuleType:
     from verl_hpc.rollout import vllm_cpu
 
     return vllm_cpu
+
+
+def _invariant() -> ModuleType:
+    """Import kernels that do not depend on the batch; only CPUs have them."""
+    from verl_hpc.rollout import vllm_invariant
+
+    return vllm_invariant
 
 
 def _by_name() -> ModuleType:

@@ -58,15 +58,18 @@ def options() -> dict[str, object]:
     }
 
 
-def pack_linears(model: torch.nn.Module) -> None:
+def pack_linears(model: torch.nn.Module, fewest_rows: int = 1) -> None:
     """After weights were written: multiply with copies of them in oneDNN's own layout.
 
     As vLLM does by itself where nothing writes into its weights. The copies take the memory of the
     linear layers once more.
+
+    Args:
+        fewest_rows: rows of the smallest product; fewer are repeated.
     """
     for layer in model.modules():
         if hasattr(layer, "cpu_linear") and layer.weight.ndim == 2 and _packs(layer.weight.dtype):
-            layer.cpu_linear = _Packed(layer.weight.detach())
+            layer.cpu_linear = _Packed(layer.weight.detach(), fewest_rows)
         kernel = getattr(getattr(layer, "quant_method", None), "fp8_linear", None)
         if isinstance(kernel, vllm_cpu_fp8.PlainFp8Kernel):
             dtype = kernel.config.out_dtype
@@ -93,14 +96,18 @@ class _Packed:
     _MOST_SHAPES = 32
     """Number of input shapes whose kernels are kept, as vLLM chooses."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, fewest_rows: int = 1) -> None:
+        self._fewest_rows = fewest_rows
         self._handler = ops.create_onednn_mm(weight.t(), self._MOST_SHAPES)
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         del weight
-        return ops.onednn_mm(self._handler, x, bias)
+        num_rows = len(x)
+        if num_rows < self._fewest_rows:
+            x = x.repeat(self._fewest_rows, 1)
+        return ops.onednn_mm(self._handler, x, bias)[:num_rows]
 
 
 def _fits(

@@ -98,6 +98,11 @@ def checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
                 f"rollout.engine_options.{name}: it would cut prompts in pieces, which vLLM cannot "
                 "on CPU ranks, since every request has a seed; leave it out"
             )
+    if device == "cpu" and options.get("speculative_config"):
+        raise ConfigError(
+            "rollout.engine_options.speculative_config: on CPU ranks vLLM then gives log-probs "
+            "that are not the model's, some of them NaN; leave it out"
+        )
     return options
 
 

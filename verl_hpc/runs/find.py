@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from verl_hpc.config.regular_file import read_regular
@@ -56,6 +56,12 @@ def find_run(word: str) -> Path:
         if is_run(path) or (path / "job" / "site.yaml").is_file():
             return path
     raise ConfigError(f"{word}: {_reason(word)}")
+
+
+def short_names(directories: Sequence[Path]) -> list[str]:
+    """Return the last parts of the paths, or the whole paths if some of those are equal."""
+    short = [path.resolve().name for path in directories]
+    return short if len(set(short)) == len(short) else list(map(str, directories))
 
 
 def newest_run() -> Path | None:

@@ -25,7 +25,11 @@ from verl_hpc.generation.ahead import open_ahead
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.not_mapped import WITH_IMAGES
 from verl_hpc.placement.layouts import Pool, RunLayouts, run_layouts
-from verl_hpc.placement.model_checks import check_heads_on_cpus, check_tokenizers
+from verl_hpc.placement.model_checks import (
+    check_batch_invariant,
+    check_heads_on_cpus,
+    check_tokenizers,
+)
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
@@ -90,6 +94,8 @@ def plan_run(
             ranks_per_node=session.world.node_of.count(0),
         )
     )
+    if config.rollout.batch_invariant:
+        together(lambda: check_batch_invariant(first.arch, session.world.device))
     if session.world.device == "cpu":
         together(lambda: check_heads_on_cpus(config, first.arch))
     together(lambda: _check_bases(layouts.bases, settings, weights))

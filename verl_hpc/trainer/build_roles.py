@@ -18,7 +18,7 @@ from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.placement.layouts import ROLLOUT
-from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
+from verl_hpc.rollout.factory import build_rollout, invariant_attention, rollout_shard_map
 from verl_hpc.step.role import InitialWeights, Role
 from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
@@ -106,7 +106,15 @@ def _engine(run: RunContext, role: Role, base: Role | None) -> TrainingEngine | 
         name=role.name,
         lora=settings.lora,
         base=base.training if base is not None else None,
+        attend=invariant_attention() if _is_exact(run, role) else None,
     )
+
+
+def _is_exact(run: RunContext, role: Role) -> bool:
+    """Whether a role computes by kernels that do not depend on the batch: policies of the actor's
+    model do."""
+    given = run.config.rollout.batch_invariant and role.settings.head == "language_model"
+    return given and role.arch == run.arch and role.settings.parallel.engine == "megatron"
 
 
 def _load_weights(run: RunContext, role: Role, base: Role | None) -> None:

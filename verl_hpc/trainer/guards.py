@@ -300,7 +300,7 @@ def _skip(run: RunContext, progress: Progress) -> Progress:
     if last is None or last["to"] != progress.step:
         return progress
     if run.rollout is not None:
-        run.rollout.ahead = {}  # responses to the prompts that are skipped
+        run.rollout.forget()  # responses to the prompts that are skipped
     tasks = {
         name: progress.tasks.get(name, TaskState()).model_copy(
             update={"position": Position(**position)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -166,10 +166,20 @@ def _session(
         parent = record.turns[turn.parent] if turn.parent is not None else None
         begin, since = (parent.stop, parent.ended) if parent is not None else (0, record.begun)
         before, text = tokens[begin : turn.start].tolist(), tokens[turn.start : turn.stop].tolist()
-        said = str(run.tokenizer.decode(before)), str(run.tokenizer.decode(text)), turn.calls
-        seconds = turn.ended - turn.begun, max(turn.begun - since, 0.0)
-        facts = turn.stop - turn.start, *seconds, turn.finish_reason
-        turns.append(SampleTurn(number, turn.parent, *said, None, *facts))
+        turns.append(
+            SampleTurn(
+                number,
+                turn.parent,
+                before=str(run.tokenizer.decode(before)),
+                text=str(run.tokenizer.decode(text)),
+                calls=turn.calls,
+                reward=None,
+                num_tokens=turn.stop - turn.start,
+                model_s=turn.ended - turn.begun,
+                program_s=max(turn.begun - since, 0.0),
+                finish_reason=turn.finish_reason,
+            )
+        )
         spans.append((turn.start - prompt_length, turn.stop - prompt_length))
     fields = {"text": "", "turns": turns, "spans": spans, "num_turns": len(turns)}
     if record.row == 0:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.config.run import RunConfig
 from verl_hpc.generation.kept import rollout_key
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.rollout.partial import ResponseId
+from verl_hpc.rollout.protocol import Response
 from verl_hpc.step.operators.assign import share
 from verl_hpc.trainer.context import RunContext
 
@@ -28,16 +29,23 @@ def ahead_key(config: RunConfig) -> str:
     if not config.rollout.staleness:
         return ""
     runs = list(config.by_task.values()) or [config]
-    facts = [f for run in runs for f in (rollout_key(run), run.batch.size, run.replays_experts)]
+    facts = [f for run in runs for f in (rollout_key(run), run.batch.asked, run.replays_experts)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, VersionedResponse]:
-    """Return the responses that this rank saves with a step; an engine's first rank saves all."""
+def made_ahead(run: RunContext, step: int) -> Mapping[ResponseId, Response]:
+    """Return the responses that this rank saves with a step; an engine's first rank saves all.
+
+    Of conversations it saves the finished ones: nothing keeps what a program or an environment that
+    runs has in memory.
+    """
     rollout = run.rollout
     if rollout is None or not rollout.place.is_here or not rollout.place.leads_group:
         return {}
-    return {which: tagged for which, tagged in rollout.ahead.items() if which.step > step}
+    config = run.config.rollout
+    whole = config.program is not None or config.environment is not None
+    later = {which: response for which, response in rollout.ahead.items() if which.step > step}
+    return {which: r for which, r in later.items() if r.is_finished or not whole}
 
 
 def take_up(run: RunContext, step: Step, same_data: bool) -> None:
@@ -49,7 +57,10 @@ def take_up(run: RunContext, step: Step, same_data: bool) -> None:
         DamageError: on every rank, if a file is damaged.
     """
     rollout, key = run.rollout, step.state.ahead
-    if rollout is None or not key:
+    if rollout is None:
+        return
+    rollout.forget()
+    if not key:
         return
     if not same_data or key != ahead_key(run.config):
         if run.rank == 0:

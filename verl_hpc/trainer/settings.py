@@ -111,7 +111,18 @@ class Settings:
 
     @property
     def generate(self) -> GenerateSettings:
+        """How to answer the prompts of a step.
+
+        Raises:
+            ConfigError: with batch.spare_prompts, prompts cannot be divided among the engines.
+        """
         config = self._config
+        batch, engines = config.batch, len(self._run.places["rollout"].groups)
+        if batch.spare_prompts and (batch.size % engines or batch.spare_prompts % engines):
+            raise ConfigError(
+                f"batch.size = {batch.size} and batch.spare_prompts = {batch.spare_prompts} with "
+                f"{engines} engines, each of which takes its own part of both; choose multiples"
+            )
         return GenerateSettings(
             self.problems,
             self._run.encoder,
@@ -121,7 +132,7 @@ class Settings:
             ahead=config.rollout.staleness > 0,
             environments=self._run.environments,
             programs=self._run.programs,
-            routed_bytes=self._run.arch.routed_bytes if config.replays_experts else 0,
+            some_experts=self._run.arch.some_experts if config.replays_experts else b"",
             scoring=self.score if self._scores_ahead else None,
         )
 

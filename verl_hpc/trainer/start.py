@@ -123,7 +123,7 @@ def _train(
     if config.rollout.program is not None:
         from verl_hpc.agents.programs import start_programs
 
-        start_programs()
+        start_programs(config.rollout.program.image)
     if config.generates and config.runtime.reward_processes != 0:
         from verl_hpc.rewards.workers import calls_ahead, start_workers
 

@@ -82,7 +82,7 @@ class Steps:
         if self._is_ahead:
             return self._take_made_ahead(step, progress, make_next or self.make_ahead)
         metrics = self._refit(progress.step) if self._generates else {}
-        rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
+        rows, position = self._run.order.take(progress.position, self._run.config.batch.asked)
         pipeline = self._recipe.pipeline(step)
         self._recipe.metrics.clear()
         values = pipeline.begin(rows=StepRows(step, rows, behind=position, task=self._run.task))
@@ -163,11 +163,11 @@ class Steps:
     def _take_rows(self, step: int, position: Position) -> tuple[StepRows, Position]:
         """Take the rows of a step, and of the steps whose responses may be in flight with it."""
         config, upcoming = self._run.config, []
-        rows, behind = self._run.order.take(position, config.batch.size)
+        rows, behind = self._run.order.take(position, config.batch.asked)
         last = min(step + config.rollout.staleness - 1, self._run.num_steps)
         later = behind
         for number in range(step + 1, last + 1):
-            more, later = self._run.order.take(later, config.batch.size)
+            more, later = self._run.order.take(later, config.batch.asked)
             upcoming.append(StepRows(number, more, task=self._run.task))
         return StepRows(step, rows, upcoming, task=self._run.task), behind
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import threading
 from contextlib import contextmanager
 
@@ -119,6 +120,28 @@ def test_a_chat_with_tools_whole_and_streamed_is_one_row():
         assert sum(row.response.mask) == 2 * reply.usage.completion_tokens
         first = model.asks[0].tokens
         assert model.asks[1].tokens[: len(first)] == first == row.prompt
+
+
+def test_fields_that_say_nothing_are_as_if_left_out():
+    """Clients send a reply back with all of its fields, of which the template writes a null."""
+    with serving(f"yes {CALL}", tool_parser="hermes") as (endpoint, model):
+        recorded = Session(Writer(Encoder(tokenizer_of("llama3_1"))))
+        client = of_openai(endpoint, endpoint.open(0, recorded))
+        given = {"model": "policy", "tools": [{"type": "function", "function": ADD}]}
+        asked = {"role": "user", "content": "hi"}
+        calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+        result = {"role": "tool", "tool_call_id": "1", "content": "7"}
+        for message in (
+            {"content": "", "tool_calls": calls},
+            {"content": None, "tool_calls": calls, "function_call": None, "refusal": None},
+            {"content": "so"},
+            {"content": "so", "tool_calls": None},
+            {"content": "so", "tool_calls": []},
+        ):
+            said = [asked, {"role": "assistant", **message}, result]
+            client.chat.completions.create(messages=said, **given)
+        with_calls, *texts = [[ask.tokens for ask in model.asks][i : i + 2] for i in (0, 2, 3)]
+        assert all(first == second for first, second in (with_calls, *texts))
 
 
 def test_messages_of_anthropic_whole_and_streamed():
@@ -261,6 +284,19 @@ def test_a_client_that_goes_away_leaves_its_turn():
     with http(endpoint) as client:
         assert client.get("http://model/v1/models", headers=headers).status_code == 200
     endpoint.stop()
+
+
+@pytest.mark.slow(reason="uvicorn would close an idle connection after five seconds")
+def test_a_connection_stays_while_a_program_thinks():
+    with serving("yes") as (endpoint, _), socket.socket(socket.AF_UNIX) as connection:
+        key = endpoint.open(0, session())
+        request = f"GET /v1/models HTTP/1.1\r\nHost: m\r\nAuthorization: Bearer {key}\r\n\r\n"
+        connection.connect(endpoint.address)
+        connection.sendall(request.encode())
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+        connection.settimeout(6)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
 
 
 def test_parsers_that_are_not_there_or_not_for_the_tokenizer():

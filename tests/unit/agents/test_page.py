@@ -30,7 +30,7 @@ def test_the_agent_of_the_page(tmp_path):
     with serving("yes") as (endpoint, _), selectors.DefaultSelector() as selector:
         recorded = session()
         address = endpoint.address, endpoint.open(0, recorded)
-        where = "none", "none", str(tmp_path), Limits(timeout_s=60)
+        where = "none", "none", str(tmp_path), [], Limits(timeout_s=60)
         program = start_programs().begin(ProgramJob(["python", "agent.py"], row, *address, *where))
         selector.register(program, selectors.EVENT_READ)
         while (ended := program.ended()) is None:

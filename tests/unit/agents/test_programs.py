@@ -82,6 +82,7 @@ def directories():
     """Where directories of programs are made."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", directory)
+        patch.setattr(tempfile, "tempdir", directory)
         patch.setenv("PMI_RANK", "3")
         patch.setenv("OF_THE_USER", "seen")
         yield Path(directory)
@@ -99,7 +100,7 @@ def programs(directories):
 @pytest.fixture(scope="module")
 def why_not(programs, endpoint):
     """Why this machine has no bubblewrap that works, or nothing."""
-    job = ProgramJob(["true"], "{}", endpoint, "key", "bubblewrap", "none", None, LIMITS)
+    job = ProgramJob(["true"], "{}", endpoint, "key", "bubblewrap", "none", None, [], LIMITS)
     try:
         return "" if finish(programs.begin(job)).status == 0 else "true fails"
     except SandboxError as error:
@@ -112,7 +113,8 @@ def start(request, programs, endpoint, directories, why_not):
 
     def start(what, limits=LIMITS, **more):
         words = what if isinstance(what, list) else ["python", "-Sc", textwrap.dedent(what)]
-        job = ProgramJob(words, '{"a": "é"}', endpoint, "key", request.param, "none", None, limits)
+        where = request.param, "none", None, [], limits
+        job = ProgramJob(words, '{"a": "é"}', endpoint, "key", *where)
         return programs.begin(replace(job, **more))
 
     start.sandbox = request.param
@@ -120,7 +122,7 @@ def start(request, programs, endpoint, directories, why_not):
         pytest.skip(why_not)
     yield start
     wait_for(lambda: not below(programs._helper.process.pid, 100))
-    assert list(directories.iterdir()) == []
+    assert not [*Path(programs.directory).iterdir()]
 
 
 in_a_sandbox = pytest.mark.parametrize("start", ["bubblewrap"], indirect=True)
@@ -192,6 +194,37 @@ def test_a_program_starts_in_the_directory_of_its_files(run, tmp_path):
     (tmp_path / "agent.py").write_text("import os; print(os.getcwd(), os.listdir('.'))")
     ended = run(["python", "agent.py"], directory=str(tmp_path))
     assert ended.output == f"{tmp_path} ['agent.py']\n"
+
+
+@pytest.mark.parametrize("place", ["command", "directory", "paths"])
+def test_a_program_reads_its_virtual_environment_and_the_interpreter_of_it(run, tmp_path, place):
+    base, venv = tmp_path / "base", tmp_path / "agent/.venv"
+    for path, text in {
+        base / "bin/python3": f"#!/bin/sh\ncat {base}/lib/module\n",
+        base / "lib/module": "its module",
+        venv / "pyvenv.cfg": f"home = {base}/bin\nversion = 3.9\n",
+        venv / "bin/agent": f"#!{venv}/bin/python\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    (venv / "bin/python").symlink_to(base / "bin/python3")
+    command, more = {
+        "command": (["sh", "-c", "exec python"], {}),
+        "directory": ([".venv/bin/agent"], {"directory": str(tmp_path / "agent")}),
+        "paths": (["sh", "-c", f"{venv}/bin/agent"], {"paths": [str(venv)]}),
+    }[place]
+    if place == "command":
+        (venv / "bin/sh").symlink_to("/bin/sh")
+        command[0] = str(venv / "bin/sh")
+    assert run(command, **more).output == "its module"
+
+
+def test_further_paths_are_read_only(run, tmp_path):
+    (tmp_path / "data").write_text("data")
+    ended = run(["sh", "-c", f"cat {tmp_path}/*; echo >{tmp_path}/new"], paths=[str(tmp_path)])
+    assert ended.output.startswith("data")
+    assert (tmp_path / "new").exists() == ("Read-only" not in ended.output)
 
 
 def test_ends_of_the_first_process(run):
@@ -424,7 +457,7 @@ def test_what_a_sandbox_denies(run, tmp_path):
 def test_without_a_helper_programs_end(endpoint, directories):
     programs = Programs()
     helper = programs._helper.process
-    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, LIMITS)
+    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, [], LIMITS)
     program = programs.begin(job)
     wait_for(lambda: len(below(helper.pid, 100)) == 4)  # guard, keeper, forwarder, sleep
     left = below(helper.pid, 100)
@@ -435,7 +468,8 @@ def test_without_a_helper_programs_end(endpoint, directories):
     with pytest.raises(SandboxError, match="helper that starts programs is gone"):
         programs.begin(job)
     wait_for(lambda: not any(Path("/proc", str(process)).exists() for process in left))
-    assert list(directories.iterdir()) == []
+    programs.close()
+    assert not Path(programs.directory).exists()
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -455,12 +489,12 @@ def test_nothing_is_left_by_those_that_are_killed(start, programs, number):
 
 def test_close_ends_what_is_under_way(endpoint, directories):
     programs = Programs()
-    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, LIMITS)
+    job = ProgramJob(["sleep", "600"], "{}", endpoint, "key", "none", "none", None, [], LIMITS)
     under_way = [programs.begin(job) for _ in range(3)]
-    wait_for(lambda: len(list(directories.iterdir())) == len(under_way))
+    wait_for(lambda: len(list(Path(programs.directory).iterdir())) == len(under_way))
     programs.close()
     assert programs._helper.process.returncode == 0
-    assert list(directories.iterdir()) == []
+    assert not Path(programs.directory).exists()
 
 
 RANK = """
@@ -469,10 +503,10 @@ RANK = """
     from verl_hpc.rewards.sandbox.containment import Limits
     programs = Programs()
     words = ["sh", "-c", "setsid sleep 600 & sleep 600"]
-    rest = ("none", None, Limits())
+    rest = ("none", None, [], Limits())
     kept = [programs.begin(ProgramJob(words, "{}", sys.argv[1], "key", sandbox, *rest))
             for sandbox in sys.argv[2:]]
-    print(programs._helper.process.pid, flush=True)
+    print(programs._helper.process.pid, programs.directory, flush=True)
     time.sleep(600)
 """
 
@@ -482,18 +516,19 @@ def test_a_killed_rank_leaves_nothing(start, endpoint, directories):
         [sys.executable, "-c", textwrap.dedent(RANK), endpoint, *[start.sandbox] * 3],
         stdout=subprocess.PIPE,
     )
-    helper = int(rank.stdout.readline())
+    helper, directory = rank.stdout.readline().decode().split()
+    helper = int(helper)
     around = {"none": 3, "bubblewrap": 4}[start.sandbox]
     wait_for(lambda: len(below(helper, 100)) == 3 * (around + 3))
     everything = [helper, *below(helper, 100)]
     rank.kill()
     rank.wait()
     wait_for(lambda: not any(Path("/proc", str(process)).exists() for process in everything))
-    assert list(directories.iterdir()) == []
+    assert not Path(directory).exists()
 
 
 def test_what_cannot_be_started_is_named(programs, endpoint):
-    job = ProgramJob(["true"], "{}", "/gone", "key", "bubblewrap", "none", None, LIMITS)
+    job = ProgramJob(["true"], "{}", "/gone", "key", "bubblewrap", "none", None, [], LIMITS)
     with pytest.raises(SandboxError, match=r"bwrap.*(/gone|not installed|namespace)"):
         finish(programs.begin(job))
 

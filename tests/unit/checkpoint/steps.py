@@ -20,7 +20,7 @@ from verl_hpc.checkpoint.write import save_step
 from verl_hpc.data.order import Position
 from verl_hpc.layout.heads import Head, model_tensors
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec, dtype_name, whole
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.rollout.partial import ResponseId
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -33,15 +33,13 @@ STATE = RunState(
 )
 
 AHEAD = {
-    ResponseId("rollout", 7, slot, 9): VersionedResponse(
-        Response(
-            tuple(range(slot, 30)),
-            (-0.5,) * (30 - slot),
-            end,
-            None,
-            np.arange(120, dtype=np.uint8).reshape(30, 2, 2),
-        ),
-        (4,) * 10 + (5,) * (20 - slot),
+    ResponseId("rollout", 7, slot, 9): Response(
+        tuple(range(slot, 30)),
+        (-0.5,) * (30 - slot),
+        end,
+        None,
+        np.arange(120, dtype=np.uint8).reshape(30, 2, 2),
+        versions=(4,) * 10 + (5,) * (20 - slot),
     )
     for slot, end in ((3, "stop"), (5, "unfinished"))
 }
@@ -109,9 +107,8 @@ def contents(path: Path, out: Path) -> dict[str, object]:
     for rank in range(step.num_ranks):
         for name, array in step.rank_arrays(rank).items():
             parts[f"{rank}/{name}"] = _bits(array)
-    for which, tagged in step.ahead(lambda _: True).items():
-        response = tagged.response
-        parts[f"ahead/{which.slot}"] = which, tagged, _bits(torch.from_numpy(response.experts))
+    for which, response in step.ahead(lambda _: True).items():
+        parts[f"ahead/{which.slot}"] = which, response, _bits(torch.from_numpy(response.experts))
     export_step(path, out, shard_bytes=DEFAULT_SHARD_BYTES)
     for file in out.iterdir():
         parts[f"export/{file.name}"] = file.read_bytes()

@@ -62,14 +62,20 @@ def end_of(name: str) -> str:
 
 
 @cache
-def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes with a template and its special tokens."""
+def tokenizer_of(name: str, first: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes with a template and its special tokens.
+
+    Args:
+        first: texts of the first tokens; no text is encoded as one that is not special.
+    """
     spec = importlib.util.find_spec("trl")
     assert spec is not None and spec.submodule_search_locations, "requirements/dev.txt has TRL"
     directory = Path(spec.submodule_search_locations[0]) / "chat_templates"
     text = (directory / f"{name}.jinja").read_text()
     special = [BEGIN, END, *sorted(set(_SPECIAL.findall(text)))]
-    words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = [t if t in special else whole.pre_tokenize_str(t)[0][0] for t in first]
+    words = dict.fromkeys((*texts, *special, *sorted(pre_tokenizers.ByteLevel.alphabet())))
     backend = Tokenizer(models.BPE(vocab={w: i for i, w in enumerate(words)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

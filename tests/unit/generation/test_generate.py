@@ -198,14 +198,14 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
     assert {v for row in columns["versions"] for v in row.tolist()} == {2}
     expected = [(n, s, 4) for n in (3, 4) for s in range(4)]
     assert sorted(which[1:] for which in some.ahead) == expected
-    begun = {(which.step, which.slot): tagged for which, tagged in some.ahead.items()}
+    begun = {(which.step, which.slot): begun for which, begun in some.ahead.items()}
     for weight in some.engine.weights.values():
         weight.mul_(0.5)
     samples, columns, _ = at(later, 3)
     assert {which.step for which in some.ahead} == {4}
     continued = 0
     for slot, sample in enumerate(samples):
-        before = begun[4, slot].response
+        before = begun[4, slot]
         count = len(before.tokens)
         response = columns["tokens"][slot][sample.prompt_length :]
         assert tuple(response[:count].tolist()) == before.tokens

@@ -2,12 +2,14 @@
 
 import re
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from tests.generated import feed_of
 from verl_hpc.agents.programs import Ended
 from verl_hpc.agents.programs import Programs as Starter
+from verl_hpc.config.program import ProgramConfig
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
@@ -56,10 +58,10 @@ def host_of():
         host.endpoint.stop()
 
 
-def run(host, interrupted=never, num_seqs=2):
+def run(host, interrupted=never, num_seqs=2, problems=PROBLEMS):
     """Responses, and failures of programs."""
     feed = feed_of([[3, 4]] * NUM, [1] * NUM, interrupted=interrupted)
-    around = PROBLEMS, lambda i, n: 1000 * i + n % 1000, LocalControl()
+    around = problems, lambda i, n: 1000 * i + n % 1000, LocalControl()
     with closing(Programs(feed, host.config, host, *around)) as programs:
         LocalRollout(max_num_seqs=num_seqs).generate(programs, Sampling(40))
     return feed.responses, list(programs.failures)
@@ -78,6 +80,30 @@ def test_each_row_has_a_program_whose_turns_are_a_row_and_whose_score_is_kept(ho
         assert response.episode.score == index / 4
     # The same seeds give the same responses, in whichever order programs ask.
     assert run(host, num_seqs=1)[0] == responses
+
+
+def test_the_course_of_a_program_is_recorded(host_of, tmp_path):
+    code = (
+        "first = say('a' * 5)\ntime.sleep(0.2)\nsay(first + 'b'); say('c')\nprint('done so far')\n"
+    )
+    responses, _ = run(host_of(code + WRITES.format("'1'"), tmp_path))
+    for response in responses:
+        record = response.episode.record
+        assert (record.ending, record.failure) == ("exited", "")
+        assert record.output.strip() == "done so far"
+        assert [turn.parent for turn in record.turns] == [None, 0, None]
+        assert record.leaves == (1, 2)
+        assert [replace(record, row=row).own_turns for row in (0, 1)] == [[0, 1], [2]]
+        for row, branch in enumerate(response.episode.branches):
+            own = [record.turns[number] for number in replace(record, row=row).own_turns]
+            sampled = [place for turn in own for place in range(turn.start, turn.stop)]
+            flags = enumerate(branch.response.sampled, len(branch.prompt))
+            assert sampled == [place for place, is_own in flags if is_own]
+            assert own[-1].stop == len(branch.prompt) + len(branch.response.tokens)
+        first, second, _ = record.turns
+        assert second.begun - first.ended >= 0.2
+        assert record.begun <= first.begun < first.ended < record.ended
+        assert record.program_s >= 0.2
 
 
 def test_turns_in_parallel_are_branches(host_of, tmp_path):
@@ -115,6 +141,7 @@ def test_a_program_that_fails_is_counted_and_scores_0(host_of, tmp_path, code):
         assert re.search(words, failure), failure
     for response in responses:
         assert response.episode.score == 0
+        assert response.episode.record.ending in ("failed", "timed_out", "killed")
         # A program that takes no turn has a row of which nothing is learned.
         assert response.sampled == (0,) and response.episode.branches[0].prompt == (3, 4)
 
@@ -140,6 +167,8 @@ def test_an_interrupted_call_ends_its_programs(host_of, tmp_path):
 def test_what_cannot_be_started_is_an_error_at_start(host_of, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"rollout.program.directory = .*none: there is no such"):
         host_of("", tmp_path, directory=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"rollout.program.image = .*none: there is nothing here"):
+        host_of("", tmp_path, image=str(tmp_path / "none"), sandbox="bubblewrap")
     # As where bubblewrap is not installed, or may make no namespaces.
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces >&2; exit 1")
     (tmp_path / "bwrap").chmod(0o755)
@@ -147,6 +176,34 @@ def test_what_cannot_be_started_is_an_error_at_start(host_of, tmp_path, monkeypa
     monkeypatch.setattr("verl_hpc.generation.programs.start_programs", Starter)
     with pytest.raises(ConfigError, match=r"rollout.program.sandbox = bubblewrap: .*no namespaces"):
         host_of("", tmp_path, sandbox="bubblewrap")
+
+
+def test_a_command_scores_programs_that_do_not_see_the_answer(host_of, tmp_path):
+    read = "json.load(open(os.environ['VERL_HPC_ROW']))['ground_truth']"
+    code = f"say('a'); pathlib.Path('answer').write_text(repr({read}))\n" + WRITES.format("'1'")
+    (tmp_path / "score").mkdir()
+    scorer = tmp_path / "score/score.py"
+    words = f"said = pathlib.Path.home() / 'answer'; said = said.read_text(), {read}\n"
+    scorer.write_text(f"import json, os, pathlib\n{words}" + WRITES.format("str(said[1] / 4)"))
+    scorer.write_text(scorer.read_text() + "\nassert said[0] == 'None'")
+    score = {"command": ["python", "score.py"], "directory": str(scorer.parent)}
+    problems = [replace(problem, ground_truth=problem.index) for problem in PROBLEMS]
+    responses, failures = run(host_of(code, tmp_path, score=score), problems=problems)
+    assert not failures
+    assert [response.episode.score for response in responses] == [i / 4 for i in range(NUM)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sandbox": "apptainer"}, "sandbox: bubblewrap, and in image the path of the .sif"),
+        ({"image": "i.sif", "sandbox": "none"}, "image = i.sif with sandbox = none"),
+        ({"sandbox": "none", "network": "none"}, "which closes no network"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, words):
+    with pytest.raises(ValueError, match=words):
+        ProgramConfig.model_validate({"command": ["true"], "network": "node"} | settings)
 
 
 def test_scores():

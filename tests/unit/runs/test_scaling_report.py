@@ -128,7 +128,7 @@ def test_facts_that_cannot_be_read(here, capsys, kind, words):
 
 
 def test_the_report_of_one_run_takes_no_options_of_the_other(here, refuses):
-    assert "did you mean `report scaling`?" in refuses("report", "a", "b")
+    assert "did you mean `report scaling` or `report compare`?" in refuses("report", "a", "b")
     refuses("report", "a", "--out", "x")
 
 

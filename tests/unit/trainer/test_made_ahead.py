@@ -3,16 +3,15 @@
 from types import SimpleNamespace
 
 from tests.unit.config.trees import parse
-from verl_hpc.rollout.partial import ResponseId, VersionedResponse
+from verl_hpc.generation.rollout import Rollout
+from verl_hpc.rollout.partial import ResponseId
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.trainer.made_ahead import ahead_key, made_ahead, take_up
 
 BASE = {"placement": {"train": "0", "rollout": "1-2"}, "rollout__staleness": 2}
 RESPONSES = {
-    ResponseId(purpose, step, slot, count): VersionedResponse(
-        Response((slot,), (-0.5,), "stop"), (3,)
-    )
+    ResponseId(purpose, step, slot, count): Response((slot,), (-0.5,), "stop", versions=(3,))
     for purpose, count in (("rollout", 7), ("greedy", 4))
     for step in (5, 6)
     for slot in range(count)
@@ -29,13 +28,13 @@ def run_of(given, index=0, num_engines=1, **of_place):
         config=given,
         rank=0,
         session=SimpleNamespace(control=LocalControl()),
-        rollout=SimpleNamespace(place=place, ahead={}),
+        rollout=Rollout(place, None, None),
     )
 
 
 def taken(run, key, same_data=True):
     def ahead(wanted):
-        return {which: tagged for which, tagged in RESPONSES.items() if wanted(which)}
+        return {which: given for which, given in RESPONSES.items() if wanted(which)}
 
     step = SimpleNamespace(path="step_00000004", state=SimpleNamespace(ahead=key), ahead=ahead)
     take_up(run, step, same_data)

@@ -149,12 +149,9 @@ def test_a_class_that_cannot_be_made_is_an_error_at_start(tmp_path):
 
 CALCULATOR = {"name": "calculator"}
 SECRET = CALCULATOR | {"options": {"api_key": "sk-1234"}}
-STALE = {"rollout__staleness": 2, "placement": {"train": 0, "rollout": 1}}
 
 
 UNFIT_SETTINGS = [
-    ({"rollout__on_interrupt": "keep"}, "on_interrupt: keep with an environment"),
-    (STALE, "staleness = 2 with an environment"),
     ({"recipe": "sft"}, "rollout.environment with recipe: sft, which generates nothing"),
     ({"rollout__environment": {"name": "calculater"}}, "calculator"),
     ({"rollout__environment": SECRET}, "looks like a secret"),

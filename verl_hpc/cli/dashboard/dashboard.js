@@ -11,8 +11,10 @@ async function refresh(part) {
   const text = await answer.text();
   if (text !== part.shown) {
     const closed = [...part.querySelectorAll("details")].map((item) => !item.open);
+    const chosen = [...part.querySelectorAll("input:checked")].map((item) => item.value);
     part.innerHTML = text; // made by our own server, which escapes what runs say
     part.querySelectorAll("details").forEach((item, i) => { item.open = !closed[i]; });
+    part.querySelectorAll("input").forEach((item) => { item.checked = chosen.includes(item.value); });
     part.shown = text;
     part.querySelectorAll(".log").forEach((log) => { log.scrollTop = log.scrollHeight; });
   }

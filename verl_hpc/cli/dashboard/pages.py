@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,10 +20,12 @@ from verl_hpc.cli.dashboard.parts import (
     timeline_part,
 )
 from verl_hpc.cli.list import HEADER, table
+from verl_hpc.cli.report_compare import read_compared
 from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
 from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics import sections
+from verl_hpc.metrics.comparison_view import comparison_body
 from verl_hpc.metrics.log import FILE_NAME, Row, parse_row
 from verl_hpc.metrics.report import STYLE
 from verl_hpc.metrics.sections import FLOW_FILE, flow_section
@@ -133,6 +135,18 @@ class Pages:
         above = f"<span>{_ALL_RUNS} / {run_link(name)}</span>"
         return self._shell(f"Samples of {name}", above, [("samples", query)])
 
+    def compare(self, names: Sequence[str]) -> str:
+        """Return the page that compares these runs.
+
+        Raises:
+            LookupError: fewer than two are named, or there is no run of a name.
+            VerlHpcError: a run's files cannot be read.
+        """
+        if len(names) < 2:
+            raise LookupError("choose at least two runs to compare")
+        runs = [read_compared(name, self._find(name)) for name in names]
+        return self._shell(f"{len(runs)} runs compared", _ALL_RUNS, [], comparison_body(runs))
+
     def part(self, of: str, query: Mapping[str, str]) -> str:
         """Return one part of a page.
 
@@ -191,9 +205,11 @@ class Pages:
     def _rows(self, run: Path) -> list[Row]:
         return self._tails.setdefault(run, MetricsTail(run)).rows()
 
-    def _shell(self, title: str, above: str, parts: list[tuple[str, Mapping[str, str]]]) -> str:
-        """Return a page with its parts, which a script then keeps up to date."""
-        body = "".join(
+    def _shell(
+        self, title: str, above: str, parts: list[tuple[str, Mapping[str, str]]], body: str = ""
+    ) -> str:
+        """Return a page with its parts, which a script then keeps up to date, behind what stays."""
+        body += "".join(
             f'<div id="{of}" data-src="/part?{escape(urlencode({"of": of, **query}))}">'
             f"{self.part(of, query)}</div>"
             for of, query in parts
@@ -208,8 +224,9 @@ class Pages:
         head = "".join(f"<th>{t}</th>" for t in HEADER)
         body = "".join(_line(row) for row in rows)
         return (
-            f'<div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
+            f'<form action="/compare"><div class="wide"><table class="runs"><thead><tr>{head}</tr>'
+            f"</thead><tbody>{body}</tbody></table></div>"
+            "<p><button>Compare the chosen runs</button></p></form>"
         )
 
     def _status(self, run: Path, name: str) -> str:
@@ -245,7 +262,8 @@ class Pages:
 def _line(cells: tuple[str, ...]) -> str:
     name, state, *more = cells
     rest = "".join(f"<td>{escape(cell)}</td>" for cell in more)
-    return f"<tr><th>{run_link(name)}</th><td>{_state(state)}</td>{rest}</tr>"
+    box = f'<input type="checkbox" name="run" value="{escape(name)}" aria-label="compare"> '
+    return f"<tr><th>{box}{run_link(name)}</th><td>{_state(state)}</td>{rest}</tr>"
 
 
 def _state(name: str) -> str:

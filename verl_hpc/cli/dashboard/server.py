@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from verl_hpc.cli.dashboard.pages import Pages
+from verl_hpc.errors import VerlHpcError
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = frozenset({LOOPBACK, "localhost", "[::1]"})
@@ -30,7 +31,7 @@ _STYLE = _HERE / "dashboard.css"
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Policy for a file that a run has written: it may have its own style, and do nothing."""
@@ -149,6 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         routes: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(pages.overview()),
             "/run": lambda: Answer(pages.run(query.get("name", ""), query.get("steps", ""))),
+            "/compare": lambda: Answer(pages.compare(self._chosen_runs())),
             "/samples": lambda: Answer(pages.samples(query.get("name", ""), query.get("step", ""))),
             "/part": lambda: Answer(pages.part(query.get("of", ""), query)),
             "/file": lambda: self._file(query),
@@ -159,8 +161,12 @@ class Handler(BaseHTTPRequestHandler):
             return _refusal(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
             return routes[path]()
-        except LookupError as error:
+        except (LookupError, VerlHpcError) as error:
             return _refusal(HTTPStatus.NOT_FOUND, str(error.args[0]))
+
+    def _chosen_runs(self) -> list[str]:
+        """Return the names of the runs whose boxes were checked."""
+        return parse_qs(urlsplit(self.path).query).get("run", [])
 
     def _file(self, query: Mapping[str, str]) -> Answer:
         text, kind = self.server.pages.file(query.get("name", ""), query.get("file", ""))

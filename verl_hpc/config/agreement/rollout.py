@@ -162,6 +162,37 @@ def check_structured(config: RunSections) -> None:
         )
 
 
+def check_batch_invariant(config: RunSections) -> None:
+    """Raises: ValueError: rollout.batch_invariant with a setting under which rollout and training
+    compute otherwise."""
+    rollout, parallel, model = config.rollout, config.parallel, config.model
+    refuse(
+        {
+            f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
+            f"parallel.engine = {parallel.engine}": parallel.engine != "megatron",
+            f"parallel.context_parallel = {parallel.context_parallel}": parallel.context_parallel
+            > 1,
+            f"model.dtype = {model.dtype}": model.dtype != "float32",
+            f"rollout.dtype = {rollout.dtype}": rollout.dtype == "bfloat16",
+            f"rollout.kv_cache_dtype = {rollout.kv_cache_dtype}": rollout.kv_cache_dtype == "fp8",
+            "lora": config.lora is not None,
+            "rollout.structured": rollout.structured is not None,
+            **{f"rollout.{n} = {v:g}": True for n, v in rollout.filters.items()},
+            "rollout.engine_options.compilation_config": "compilation_config"
+            in rollout.engine_options,
+        },
+        " with rollout.batch_invariant: vLLM and Megatron-core give the same bits for dense models "
+        "in float32, of the whole distribution; change it, or leave rollout.batch_invariant out",
+    )
+    sizes = parallel.tensor_parallel, rollout.tensor_parallel
+    if sizes not in ((1, 1), (2, 2)):
+        raise ValueError(
+            f"parallel.tensor_parallel = {sizes[0]} and rollout.tensor_parallel = {sizes[1]} with "
+            "rollout.batch_invariant: sums over ranks have the same bits for two ranks in any "
+            "order, not for more, and not for other parts; choose 1 for both, or 2"
+        )
+
+
 def check_program(config: RunSections) -> None:
     """Raises: ValueError: rollout.program with a setting that excludes it."""
     rollout = config.rollout
@@ -170,14 +201,26 @@ def check_program(config: RunSections) -> None:
             f"rollout.engine = {rollout.engine}": rollout.engine != "vllm",
             "rollout.environment": rollout.environment is not None,
             "rollout.structured": rollout.structured is not None,
-            "rollout.on_interrupt = keep": rollout.on_interrupt == "keep",
-            "rollout.balance = stealing": rollout.balance == "stealing",
-            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
-            "algorithm.router_replay = rollout": config.replays_experts,
             f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
         },
-        " with rollout.program: vLLM generates a program's conversations, as many as it has, each "
-        "as a whole under the weights that train on it; leave one of the two out",
+        " with rollout.program: vLLM generates a program's conversations, as many as it has; leave "
+        "one of the two out",
+    )
+
+
+def check_spare_prompts(config: RunSections) -> None:
+    """Raises: ValueError: batch.spare_prompts with a setting that excludes it."""
+    advantage, rollout = config.algorithm.advantage, config.rollout
+    refuse(
+        {
+            f"recipe: {config.recipe}": not config.samples_to_train,
+            f"batch.refill_rounds = {config.batch.refill_rounds}": config.batch.refill_rounds > 0,
+            "rollout.balance = stealing": rollout.balance == "stealing",
+            f"algorithm.advantage.name = {advantage.name}": "greedy" in advantage.needs,
+        },
+        f" with batch.spare_prompts = {config.batch.spare_prompts}: each engine asks its part of "
+        "a step's prompts, and takes those whose responses are finished first; leave one of the "
+        "two out",
     )
 
 

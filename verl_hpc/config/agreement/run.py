@@ -5,6 +5,7 @@ from __future__ import annotations
 from verl_hpc.config.agreement import refuse
 from verl_hpc.config.agreement.roles import check_fsdp_roles, check_lora, check_roles
 from verl_hpc.config.agreement.rollout import (
+    check_batch_invariant,
     check_evaluation,
     check_generates_nothing,
     check_program,
@@ -13,6 +14,7 @@ from verl_hpc.config.agreement.rollout import (
     check_reward_processes,
     check_rollout_log_probs,
     check_router_replay,
+    check_spare_prompts,
     check_structured,
 )
 from verl_hpc.config.agreement.tasks import check_guards, check_mix
@@ -66,12 +68,16 @@ def _check_step(config: RunSections, evaluates: bool = True) -> None:
     check_rollout_log_probs(config)
     if config.rollout.structured is not None:
         check_structured(config)
+    if config.rollout.batch_invariant:
+        check_batch_invariant(config)
     if config.rollout.program is not None:
         check_program(config)
     if config.rollout.is_quantised:
         check_quantised(config)
     if config.replays_experts:
         check_router_replay(config)
+    if config.batch.spare_prompts:
+        check_spare_prompts(config)
     if config.batch.refill_rounds:
         check_refill(config)
     _check_scores(config)

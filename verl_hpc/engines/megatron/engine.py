@@ -43,6 +43,7 @@ from verl_hpc.engines.megatron.precision import (
 )
 from verl_hpc.engines.megatron.routers import Routers
 from verl_hpc.engines.protocol import Head, OutputOptions, Part
+from verl_hpc.engines.shared.invariant import Attend
 from verl_hpc.engines.shared.layout_engine import LayoutEngine
 from verl_hpc.engines.shared.micro_batches import Plan, Planner
 from verl_hpc.engines.shared.offload import HostStore
@@ -80,6 +81,7 @@ class MegatronEngine(LayoutEngine):
         name: str,
         lora: LoraConfig | None = None,
         base: MegatronEngine | None = None,
+        attend: Attend | None = None,
     ) -> None:
         assert lora is None or optimizer is not None, "adapters are there to be trained"
         assert base is None or (lora is not None and base.adapters is not None), "nothing is frozen"
@@ -136,7 +138,8 @@ class MegatronEngine(LayoutEngine):
             only_trained=lora is not None,
             base=base.host if base is not None else None,
         )
-        self._outputs = Outputs(head, arch.vocab_size, groups, VOCAB_MULTIPLE)
+        exact = attend is not None
+        self._outputs = Outputs(head, arch.vocab_size, groups, VOCAB_MULTIPLE, exact)
         # Rows that are split over ranks consist of whole sequences.
         shares = backend == "local" and groups.layout.cp == 1
         self._planner = Planner(groups.layout, arch.hidden_size, max_tokens, shares, groups.largest)
@@ -149,6 +152,7 @@ class MegatronEngine(LayoutEngine):
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)
             * (_FP8_ROW_MULTIPLE if model.fp8 else 1),
             offloads_activations=parallel.offload_activations,
+            attend=attend,
         )
         self.device = self._passes.device
 

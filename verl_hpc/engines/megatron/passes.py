@@ -18,6 +18,7 @@ from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
 from verl_hpc.engines.megatron.stages import stage_messages
 from verl_hpc.engines.protocol import NOTHING_MORE, OutputOptions
+from verl_hpc.engines.shared.invariant import Attend
 from verl_hpc.engines.shared.micro_batches import Plan
 from verl_hpc.engines.shared.outputs import Outputs
 from verl_hpc.engines.shared.packing import PackedRow, pack
@@ -36,6 +37,7 @@ class Passes:
         backend: library of the layers.
         row_multiple: a micro-batch's tokens on a rank are padded to a multiple of it.
         offloads_activations: whether inputs of layers wait in host memory.
+        attend: kernel of attention of PyTorch's layers; None takes PyTorch's.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Passes:
         backend: Backend,
         row_multiple: int,
         offloads_activations: bool,
+        attend: Attend | None = None,
     ) -> None:
+        self._attend = attend
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
@@ -82,7 +86,7 @@ class Passes:
             row = self._pack(sequences, indices, plan.shared)
             experts = wanted.of(indices).experts
             routed = self._replay.row(row, experts) if experts is not None else None
-            ticket = MicroBatches.register(row, routed) if self._is_local else None
+            ticket = MicroBatches.register(row, routed, self._attend) if self._is_local else None
             work.append((indices, row, ticket, routed))
 
         def forward_step(batches: Iterator[Any], model: torch.nn.Module) -> tuple[Any, Any]:

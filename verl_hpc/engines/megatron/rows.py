@@ -16,10 +16,11 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 
 from verl_hpc.engines.megatron.context import SplitAttention
+from verl_hpc.engines.shared.invariant import Attend, InvariantAttention
 from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.engines.shared.padded import PaddedAttention
 
-Attention = PaddedAttention | SplitAttention
+Attention = PaddedAttention | SplitAttention | InvariantAttention
 """Attention on a row held by one rank, or split over several."""
 
 
@@ -58,11 +59,21 @@ class MicroBatches:
     _known: dict[int, MicroBatch] = {}
 
     @classmethod
-    def register(cls, row: PackedRow, routed: RoutedRow | None = None) -> torch.Tensor:
+    def register(
+        cls, row: PackedRow, routed: RoutedRow | None = None, attend: Attend | None = None
+    ) -> torch.Tensor:
         """Register a row and return its ticket, a CPU scalar, so that reading it never waits for a
-        device."""
+        device.
+
+        Args:
+            attend: kernel of attention; None takes PyTorch's.
+        """
         ticket = next(cls._tickets)
-        attention = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
+        attention: Attention
+        if attend is not None:
+            attention = InvariantAttention(row, attend)
+        else:
+            attention = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
         cls._known[ticket] = MicroBatch(row, routed, attention)
         return torch.tensor(ticket)
 

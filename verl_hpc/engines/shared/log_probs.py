@@ -34,6 +34,7 @@ class _LogProbsAndEntropy(torch.autograd.Function):
         num_rows: int,
         temperature: float,
         group: dist.ProcessGroup | None,
+        vocabulary: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.temperature, ctx.num_rows = temperature, num_rows
         highest = _highest(logits, num_rows, temperature, group)
@@ -56,6 +57,8 @@ class _LogProbsAndEntropy(torch.autograd.Function):
         entropy = log_total - weighted / total
         ctx.save_for_backward(logits, highest, total, entropy, index, mine)
         ctx.set_materialize_grads(False)
+        if vocabulary is not None:
+            return _log_softmax(logits, targets, vocabulary, temperature, group), entropy
         return totals[:, 2:] - log_total[:, None], entropy
 
     @staticmethod
@@ -75,7 +78,23 @@ class _LogProbsAndEntropy(torch.autograd.Function):
                 slope = torch.xlogy(p, p) + p * entropy[rows, None]
                 grad -= slope.mul_(grad_entropy[rows, None])
             grads[rows] = grad / ctx.temperature
-        return grads, None, None, None, None, None
+        return grads, None, None, None, None, None, None
+
+
+def _log_softmax(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    vocabulary: int,
+    temperature: float,
+    group: dist.ProcessGroup | None,
+) -> torch.Tensor:
+    """Return the targets' log-probs with the bits of torch.log_softmax, (T, n); ranks exchange the
+    logits of some tokens at a time. Padding is behind the vocabulary's last token."""
+    log_probs = targets.new_empty(targets.shape, dtype=torch.float32)
+    for rows in _chunks(logits):
+        whole = _gather(logits[rows], group)[:, :vocabulary].float() / temperature
+        log_probs[rows] = whole.log_softmax(-1).gather(-1, targets[rows])
+    return log_probs
 
 
 def _highest(
@@ -131,6 +150,7 @@ def log_probs_and_entropy(
     num_rows: int,
     temperature: float = 1.0,
     group: dist.ProcessGroup | None = None,
+    vocabulary: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each target's log-probability, float32 in the targets' shape, and each distribution's
     entropy, (T,) float32.
@@ -142,9 +162,11 @@ def log_probs_and_entropy(
         num_rows: rows of the shard without padding, which gets probability 0.
         temperature: divides the logits.
         group: ranks that share the vocabulary; None if this rank has all of it.
+        vocabulary: tokens of the whole vocabulary, for log-probs with the bits of torch.log_softmax
+            over all of them; None sums the ranks' parts.
     """
     log_probs, entropy = _LogProbsAndEntropy.apply(
-        logits, targets.view(len(targets), -1), first_row, num_rows, temperature, group
+        logits, targets.view(len(targets), -1), first_row, num_rows, temperature, group, vocabulary
     )
     return log_probs.view(targets.shape), entropy
 

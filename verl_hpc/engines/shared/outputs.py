@@ -46,11 +46,19 @@ class Outputs:
         groups: the layout's process groups.
         vocab_multiple: the output layer's rows, over all tensor-parallel ranks, are padded to a
             multiple of this and of their number.
+        exact: whether log-probs have the bits of a softmax over the whole vocabulary, which is then
+            gathered, some tokens at a time.
     """
 
     def __init__(
-        self, head: Head, vocab_size: int, groups: LayoutGroups, vocab_multiple: int
+        self,
+        head: Head,
+        vocab_size: int,
+        groups: LayoutGroups,
+        vocab_multiple: int,
+        exact: bool = False,
     ) -> None:
+        self._exact = exact
         self._head: Head = head
         self._vocab_size = vocab_size
         self._groups = groups
@@ -88,7 +96,12 @@ class Outputs:
         logits, group = tensor.view(-1, shard), self._groups.tp if tp > 1 else None
         num_rows = min(max(self._vocab_size - first, 0), shard)
         read = partial(
-            log_probs_and_entropy, logits, first_row=first, num_rows=num_rows, group=group
+            log_probs_and_entropy,
+            logits,
+            first_row=first,
+            num_rows=num_rows,
+            group=group,
+            vocabulary=self._vocab_size if self._exact else None,
         )
         columns: dict[str, torch.Tensor] = {}
         named: dict[str, torch.Tensor] = {}

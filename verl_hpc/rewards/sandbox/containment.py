@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +43,8 @@ class Limits:
     """Most bytes of its directory; without namespaces, of one file."""
     output_bytes: int = MIB
     """Most bytes of its output, and as many of its error output."""
+    cpus: int | None = None
+    """Processors that it may use; None is all of its parent's."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,19 @@ def interpreter_of(python: str | None, paths: tuple[str, ...]) -> Interpreter:
     return Interpreter(path, (*own, real, *paths))
 
 
+def environments_among(places: Iterable[Path]) -> tuple[str, ...]:
+    """Return the virtual environments among some directories, with those of their interpreters."""
+    found: list[str] = []
+    for place in places:
+        with suppress(OSError):
+            settings = (place / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+            home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)
+            linked = (place / "bin/python").resolve()
+            bases = {Path(home[1].strip()).parent if home else place, linked.parents[1]}
+            found += map(str, [place, *sorted(bases - {Path("/")})])
+    return tuple(found)
+
+
 def environment(home: str) -> dict[str, str]:
     """Return all environment variables of a program."""
     return {
@@ -100,7 +117,13 @@ def environment(home: str) -> dict[str, str]:
 
 
 def namespaces(
-    paths: Sequence[str], limits: Limits, status_fd: int, rules_fd: int, *, share_network: bool
+    paths: Sequence[str],
+    limits: Limits,
+    status_fd: int,
+    rules_fd: int,
+    *,
+    share_network: bool = False,
+    at: str = "",
 ) -> list[str]:
     """Return the first words of a command that gives a program namespaces of its own: no network,
     no other processes or users, and no files but the system's, read-only, and a directory in
@@ -112,6 +135,7 @@ def namespaces(
         status_fd: descriptor to which bubblewrap writes once the program has ended.
         rules_fd: descriptor from which the filter of system calls is read.
         share_network: leave it the node's network.
+        at: directory that will be the program's root, which has its home and devices.
 
     Raises:
         OSError: bubblewrap is not installed.
@@ -124,10 +148,10 @@ def namespaces(
     words += ["--json-status-fd", str(status_fd), "--seccomp", str(rules_fd)]
     words += ["--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     # HOME comes first: an interpreter may be below it.
-    words += ["--size", str(limits.files_bytes), "--tmpfs", HOME]
+    words += ["--size", str(limits.files_bytes), "--tmpfs", f"{at}{HOME}"]
     for path in dict.fromkeys((*_SYSTEM, *paths)):
         words += ["--ro-bind-try", path, path]
-    words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    words += ["--proc", f"{at}/proc", "--dev", f"{at}/dev", "--remount-ro", f"{at}/dev"]
     return words
 
 
@@ -139,7 +163,7 @@ def bubblewrap(
     Raises:
         OSError: bubblewrap is not installed.
     """
-    words = namespaces(interpreter.paths, limits, status_fd, rules_fd, share_network=False)
+    words = namespaces(interpreter.paths, limits, status_fd, rules_fd)
     words += ["--ro-bind-data", str(program_fd), f"{HOME}/{PROGRAM}", "--chdir", HOME]
     words += ["--remount-ro", "/", "--", *command(interpreter, HOME)]
     return words
@@ -168,6 +192,9 @@ def restrict(limits: Limits, *, filtered: bool, tree: bool = False) -> Callable[
         end_with_parent()
         with suppress(OSError):  # a node without memory ends programs before ranks
             Path("/proc/self/oom_score_adj").write_text("1000")
+        if limits.cpus is not None:
+            may = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, random.sample(may, min(limits.cpus, len(may))))
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_CPU, cpu_s)
         _limit(resource.RLIMIT_FSIZE, limits.files_bytes)

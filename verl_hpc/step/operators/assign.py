@@ -56,8 +56,9 @@ def assign(
         DataError: on every rank, if there are no samples.
     """
     samples, longest = responses.samples, settings.config.rollout.max_prompt_tokens
+    num_prompts = len(rows.rows) - settings.config.batch.spare_prompts
     dropped = count_dropped(
-        place, longest, samples, len(rows.rows), f"step {rows.step}", settings.data_set
+        place, longest, samples, num_prompts, f"step {rows.step}", settings.data_set
     )
     assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
     return assigned, length_metrics(samples, longest) | {DROPPED: float(dropped)}

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from urllib.parse import urlencode
 
 import pytest
 
@@ -309,3 +310,21 @@ def test_a_browser_that_leaves_early_is_not_told(runs, capsys, error, told):
     printed = capsys.readouterr().err
     assert ("ValueError: x" in printed) is told
     assert told or not printed
+
+
+def test_chosen_runs_are_compared_on_one_page(server, runs):
+    names = ("a", f"b{EVIL.replace('/', '')}")
+    for name, lr in zip(names, (1e-5, 1e-6), strict=True):
+        run = make_run(runs, "run", optimizer={"lr": lr})
+        work(run, 3)
+        run.rename(runs / name)
+    _, _, text = ask(server, "/")
+    assert text.count('type="checkbox"') == 2
+    status, _, text = ask(server, f"/compare?{urlencode({'run': names}, doseq=True)}")
+    assert status == 200
+    assert "Settings that differ" in text
+    assert "<script>alert" not in text
+    for query, problem in (("run=a", "at least two"), ("run=a&run=../a", "no such run")):
+        status, _, text = ask(server, f"/compare?{query}")
+        assert status == 404
+        assert problem in text

@@ -222,7 +222,7 @@ def counted(kinds: Counter[str]) -> type:
     from verl_hpc.errors import DataError
 
     class Counted(Session):
-        def end(self, parent: Any, tokens: Any, said: Any, response: Any, reply: Any) -> None:
+        def end(self, parent: Any, tokens: Any, said: Any, *turn: Any) -> None:
             if parent is None:
                 kind = "begins anew" if self.turns else "first"
             elif any(turn.parent is parent for turn in self.turns):
@@ -230,7 +230,7 @@ def counted(kinds: Counter[str]) -> type:
             else:
                 kind = KINDS[1] if self.written(said) == tokens else KINDS[2]
             kinds.update([kind, *(["with tools"] if self.arguments else [])])
-            super().end(parent, tokens, said, response, reply)
+            super().end(parent, tokens, said, *turn)
 
         def written(self, said: Any) -> tuple[int, ...] | None:
             try:

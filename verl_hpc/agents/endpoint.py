@@ -14,6 +14,7 @@ import secrets
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import (
     AsyncIterable,
     Callable,
@@ -314,6 +315,7 @@ class Endpoint:
         most = min(room, wanted.most or room)
         number, self._num_asks = self._num_asks, self._num_asks + 1
         repetition = session.repetition(tokens)
+        begun = time.time()
         self._futures[number] = future = self._loop.create_future()
         client.waiting.add(number)
         self._asks.put(Ask(number, client.episode, tokens, repetition, most))
@@ -324,7 +326,7 @@ class Endpoint:
             del self._futures[number]
             client.waiting.remove(number)
         reply = written(response)
-        session.end(parent, tokens, wanted.said, response, reply)
+        session.end(parent, tokens, wanted.said, response, reply, begun)
         return reply, response, len(tokens)
 
 

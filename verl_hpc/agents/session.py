@@ -12,6 +12,7 @@ trained on in the first of them alone.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from verl_hpc.data.observations import Observations
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import ModelError
 from verl_hpc.rollout.protocol import Branch, Response
+from verl_hpc.rollout.record import TurnRecord
 
 Said = str | Sequence[Message]
 """What the model continues: a text, or the messages of a chat."""
@@ -83,6 +85,7 @@ class Turn:
     response: Response
     number: int
     """Position among the session's turns, in the order in which they ended."""
+    record: TurnRecord
 
     @cached_property
     def tokens(self) -> tuple[int, ...]:
@@ -156,6 +159,7 @@ class Session:
         said: Said,
         response: Response,
         reply: str | Message,
+        begun: float = 0.0,
     ) -> None:
         """Record a turn.
 
@@ -165,9 +169,14 @@ class Session:
             said: what the program said before it.
             response: what the model sampled.
             reply: the turn as the program gets it.
+            begun: when it was asked for, in seconds since the epoch.
         """
         path: Said = f"{said}{reply}" if isinstance(reply, str) else [*_messages(said), reply]
-        turn = Turn(parent, _compared(path), tokens, response, len(self.turns))
+        before = parent.number if parent is not None else None
+        span = len(tokens), len(tokens) + len(response.tokens)
+        times = begun, time.time()
+        record = TurnRecord(before, *span, response.finish_reason, *times, _calls(reply))
+        turn = Turn(parent, _compared(path), tokens, response, len(self.turns), record)
         self.turns.append(turn)
 
     def _continued(self, said: Said) -> Turn | None:
@@ -180,19 +189,23 @@ class Session:
                 best = turn
         return best
 
+    @property
+    def leaves(self) -> list[Turn]:
+        """The turns that nothing continues, in the order in which they ended."""
+        continued = {id(turn.parent) for turn in self.turns}
+        return [turn for turn in self.turns if id(turn) not in continued]
+
     def branches(self, rewards: Mapping[int, float]) -> tuple[Branch, ...]:
         """Return a row for each leaf, in the order in which they ended.
 
         Args:
             rewards: rewards of turns by their numbers.
         """
-        continued = {id(turn.parent) for turn in self.turns}
         trained: set[int] = set()
         branches = []
-        for leaf in self.turns:
-            if id(leaf) not in continued:
-                branches.append(_branch(leaf, trained, rewards))
-                trained.update(turn.number for turn in leaf.path)
+        for leaf in self.leaves:
+            branches.append(_branch(leaf, trained, rewards))
+            trained.update(turn.number for turn in leaf.path)
         return tuple(branches)
 
     def answer(self, rewards: Mapping[int, float]) -> tuple[Branch, ...]:
@@ -230,6 +243,13 @@ def _branch(leaf: Turn, trained: set[int], rewards: Mapping[int, float]) -> Bran
         versions=versions,
     )
     return Branch(first.prompt, response, rewarded)
+
+
+def _calls(reply: str | Message) -> tuple[str, ...]:
+    """Return the calls of tools in a turn, as texts."""
+    calls = [] if isinstance(reply, str) else reply.get("tool_calls") or []
+    called = [call.get("function", {}) for call in calls]
+    return tuple(f"{c.get('name')}({c.get('arguments')})" for c in called)
 
 
 def _messages(said: Said) -> Sequence[Message]:

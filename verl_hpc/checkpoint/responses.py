@@ -69,7 +69,8 @@ def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
         **_rows("experts", [r.experts for r in responses]),
     }
     episodes = [r.episode for r in responses]
-    return columns | (_episode_columns(episodes) if any(episodes) else {})
+    has_branches = any(episode is not None and episode.branches for episode in episodes)
+    return columns | (_episode_columns(episodes) if has_branches else {})
 
 
 def responses_in(file: h5py.File, prefix: str = "") -> list[Response]:

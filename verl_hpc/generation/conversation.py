@@ -19,8 +19,9 @@ from verl_hpc.environments.processes import Conversation, Environments, StepFail
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.generation.answers import stop_reason
 from verl_hpc.generation.score import some_reasons
+from verl_hpc.generation.sessions import PREFIX, ConversationRecorder, session_metrics
 from verl_hpc.rollout.partial import observed, this_turn
-from verl_hpc.rollout.protocol import Feed, FeedAround, Request, Response, Sampling
+from verl_hpc.rollout.protocol import Episode, Feed, FeedAround, Request, Response, Sampling
 from verl_hpc.runtime.control import Control
 from verl_hpc.step.batch import MASK, Columns
 from verl_hpc.step.placement import Placement
@@ -28,7 +29,7 @@ from verl_hpc.step.placement import Placement
 _logger = logging.getLogger(__name__)
 
 TURNS_MEAN, TURNS_MAX = "rollout/turns/mean", "rollout/turns/max"
-STEPS_FAILED = "rollout/environment/num_failed"
+STEPS_FAILED = f"{PREFIX}num_failed"
 
 _WAIT_S = 1.0
 """Longest wait for an observation, so that the engine can check whether to stop."""
@@ -45,6 +46,7 @@ class LiveConversations:
         """Number of turns that have ended."""
         self.waiting: set[Hashable] = set()
         """Those whose last turn awaits an observation."""
+        self.recorder = ConversationRecorder()
 
     def end(self, keys: Collection[Hashable]) -> None:
         """End some conversations, if they are under way."""
@@ -52,6 +54,7 @@ class LiveConversations:
             if self.steps is not None:
                 self.steps.end(key)
             self.turns.pop(key, None)
+            self.recorder.forget(key)
             self.waiting.discard(key)
 
     def end_all(self) -> None:
@@ -110,16 +113,20 @@ class Conversations(FeedAround):
         }
         self._waiting: dict[int, Response] = {}
         """Responses whose last turn awaits an observation."""
-        self.failures: list[str] = []
-        """Errors of steps that ended their conversation, on the first rank."""
+        self._failed: dict[Hashable, str] = {}
         steps = None
         if control is None or control.rank == 0:
             steps = self._live.steps or _Steps(config, environments, encoder, sampling.stop)
             steps.problems, steps.failures = (
                 dict(zip(self._keys, problems, strict=True)),
-                self.failures,
+                self._failed,
             )
         self._live.steps = self._steps = steps
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Errors of steps that ended their conversation, on the first rank."""
+        return [*self._failed.values()]
 
     def close(self) -> None:
         """End all environments, unless they outlive the call."""
@@ -132,10 +139,11 @@ class Conversations(FeedAround):
             return
         key, turns = self._keys[index], self._live.turns
         turns[key] = turns.get(key, 0) + 1
+        self._live.recorder.end(key, len(self.requests[index].prompt), response)
         if response.finish_reason == "stop" and turns[key] < self._config.max_turns:
             self._wait(index, response)
         else:
-            self._end(index, response)
+            self._end(index, response, "max_turns")
 
     def next(self, num_running: int) -> Sequence[tuple[int, Request]]:
         started = []
@@ -155,9 +163,11 @@ class Conversations(FeedAround):
                     asked = self.requests[index]
                     started.append((index, replace(asked, seed=seed, prefix=longer)))
                 else:
-                    self._end(index, longer)
+                    self._end(index, longer, "done")
             if num_running or started or self.stops(asks=True):
                 break
+        for index, _ in started:
+            self._live.recorder.begin(self._keys[index])
         return started
 
     def _wait(self, index: int, response: Response) -> None:
@@ -166,13 +176,21 @@ class Conversations(FeedAround):
         self._live.waiting.add(self._keys[index])
         super().ended(index, replace(response, finish_reason="unfinished"))
 
-    def _end(self, index: int, response: Response) -> None:
-        """End a conversation, and its environment."""
+    def _end(self, index: int, response: Response, why: str) -> None:
+        """End a conversation, and its environment.
+
+        Args:
+            why: what ended it, unless it failed or reached the limit of its tokens.
+        """
         key = self._keys[index]
         del self._live.turns[key]
         if self._steps is not None:
             self._steps.end(key)
-        super().ended(index, response)
+            why = "failed" if key in self._failed else why
+        if response.finish_reason == "length":
+            why = "length"
+        record = self._live.recorder.record(key, self._problems[index].data_source, why)
+        super().ended(index, replace(response, episode=Episode((), None, record)))
 
     def _longer(self, index: int, response: Response, said: str) -> Response:
         """Append an observation to a response. One without tokens, which would join two turns, ends
@@ -218,7 +236,7 @@ class _Steps:
         self._conversations: dict[Hashable, Conversation] = {}
         self._selector = selectors.DefaultSelector()
         self._under_way: set[Hashable] = set()
-        self.failures: list[str] = []
+        self.failures: dict[Hashable, str] = {}
 
     def answers(
         self, waiting: Mapping[Hashable, Response], wait: bool
@@ -314,7 +332,7 @@ class _Steps:
             raise EnvironmentStepError(
                 f"{words}; mend it, or set rollout.environment.on_error: end"
             )
-        self.failures.append(words)
+        self.failures[key] = words
         observations[key] = None
 
 
@@ -335,7 +353,7 @@ def turn_metrics(place: Placement, columns: Columns, failures: Sequence[str]) ->
         TURNS_MEAN: sum(turns) / max(len(turns), 1),
         TURNS_MAX: float(max(turns, default=0)),
         STEPS_FAILED: float(num_failed),
-    }
+    } | session_metrics(place, columns.records.values())
 
 
 def _num_turns(mask: torch.Tensor) -> int:

@@ -325,7 +325,8 @@ def _rows(slot: Slot, response: Response, most: int) -> list[tuple[Slot, Respons
     for number, branch in enumerate(episode.branches):
         index = slot.index * most + number
         here = replace(slot, index=index, prompt=branch.prompt)
-        only = replace(branch.response, episode=Episode((branch,), episode.score))
+        record = replace(episode.record, row=number) if episode.record is not None else None
+        only = replace(branch.response, episode=Episode((branch,), episode.score, record))
         rows.append((here, only))
     return rows
 
@@ -385,7 +386,9 @@ def _columns(
             for (slot, _), r in zip(mine, responses, strict=True)
         ]
         widths[EXPERTS] = len(some)
-    return Columns(positions, columns, widths)
+    episodes = zip(positions, (response.episode for response in responses), strict=True)
+    records = {i: e.record for i, e in episodes if e is not None and e.record is not None}
+    return Columns(positions, columns, widths, records)
 
 
 def _rewards(response: Response) -> torch.Tensor:

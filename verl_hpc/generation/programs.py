@@ -26,6 +26,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import ConfigError, EnvironmentStepError, ModelError, SandboxError
+from verl_hpc.generation.sessions import program_record
 from verl_hpc.rewards.sandbox.containment import MIB, Limits
 from verl_hpc.rollout.partial import versioned
 from verl_hpc.rollout.protocol import (
@@ -396,7 +397,9 @@ class _Episodes:
             self.failures.append(words)
             score = score or 0.0
         rows = session.branches(turns) if self._trains else session.answer(turns)
-        ended[key] = Episode(rows, score)
+        leaves = session.leaves if self._trains else session.turns[-1:]
+        told = running.problem.data_source, session.turns, leaves, result, failure
+        ended[key] = Episode(rows, score, program_record(*told))
 
 
 _NO_TURN = Response((0,), (0.0,), "stop", (0,))

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from verl_hpc.data.order import Order
-from verl_hpc.generation.conversation import STEPS_FAILED, TURNS_MAX, TURNS_MEAN
 from verl_hpc.generation.generate import generate
 from verl_hpc.generation.rollout import Rollout
 from verl_hpc.generation.score import ScoreSettings, score, tells_apart
+from verl_hpc.generation.sessions import joined
 from verl_hpc.generation.slots import GenerateSettings
+from verl_hpc.rollout.record import SessionRecord
 from verl_hpc.step.batch import Columns, Sample, Samples, Scores, StepRows
 from verl_hpc.step.operator import Metrics, operator
 from verl_hpc.step.placement import Placement
@@ -126,6 +127,7 @@ def _joined(
     values: list[float] = []
     per_token: dict[int, Mapping[int, float]] = {}
     mine: list[tuple[int, dict[str, torch.Tensor]]] = []
+    records: dict[int, SessionRecord] = {}
     for number, (part, group) in enumerate(chosen):
         rows.append(part.rows.rows[group])
         # Facts are known for all samples, columns only for those of this rank's engine.
@@ -137,6 +139,8 @@ def _joined(
                 row = of_position[position]
                 tensors = {name: column[row] for name, column in part.columns.values.items()}
                 mine.append((len(samples), tensors))
+            if position in part.columns.records:
+                records[len(samples)] = part.columns.records[position]
             owners.append(part.samples.owners[place.name][position])
             if position in part.scores.per_token:
                 per_token[len(samples)] = part.scores.per_token[position]
@@ -148,7 +152,7 @@ def _joined(
     return (
         StepRows(first.step, rows, behind=last.behind, task=first.task),
         Samples(tuple(samples), {place.name: owners}),
-        Columns([position for position, _ in mine], columns, done[0].columns.widths),
+        Columns([position for position, _ in mine], columns, done[0].columns.widths, records),
         Scores(values, sum(part.scores.num_failed for part in done), per_token=per_token),
     )
 
@@ -159,21 +163,9 @@ def _metrics(done: Sequence[_Round], num_mixed: int) -> dict[str, float]:
     failed = sum(part.scores.num_failed for part in done)
     details = [of_one for part in done for of_one in part.scores.details]
     metrics = Scores(values, failed, details).metrics if values else {}
-    metrics |= _turns([part.turns for part in done], [len(part.samples) for part in done])
+    metrics |= joined([part.turns for part in done], [len(part.samples) for part in done])
     return metrics | {
         "batch/rounds": float(len(done)),
         "batch/prompts_asked": float(sum(len(part.rows.rows) for part in done)),
         "batch/mixed_prompts": float(num_mixed),
-    }
-
-
-def _turns(rounds: Sequence[Metrics], sizes: Sequence[int]) -> dict[str, float]:
-    """Combine the rounds' metrics of turns, weighted by their numbers of responses."""
-    if not rounds[0]:
-        return {}
-    total = sum(of_one[TURNS_MEAN] * size for of_one, size in zip(rounds, sizes, strict=True))
-    return {
-        TURNS_MEAN: total / max(sum(sizes), 1),
-        TURNS_MAX: max(of_one[TURNS_MAX] for of_one in rounds),
-        STEPS_FAILED: sum(of_one[STEPS_FAILED] for of_one in rounds),
     }

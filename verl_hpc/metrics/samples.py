@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,16 +20,26 @@ MAX_RESPONSES = 8
 """Most responses that are kept for one prompt."""
 MAX_CHARACTERS = 4000
 """Most characters of a text; a longer one keeps its two ends, and a note of what was cut."""
+MAX_TURNS = 64
+"""Most turns that are kept for one prompt, in sessions with programs and environments."""
+MAX_TURN_CHARACTERS = 1000
+"""Most characters of what is said in a turn, and of what is said before it."""
+MAX_CALLS = 8
+"""Most calls of tools that are kept of a turn, with `MAX_CALL_CHARACTERS` each."""
+MAX_CALL_CHARACTERS = 200
 MAX_STEPS = 50
 """Most files, one per step. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million
 characters of text, which is 16 MB in English and 192 MB if every one were written in 12 bytes, as
-an emoji is."""
+an emoji is. Sessions of 64 turns add at most 2 x 4 x (64 x 3,600 + 8 x 2,500) x 50 = 100 million
+characters."""
 NEWEST_STEPS = 10
 """Newest steps, which are never thinned out."""
 _ROOM = 60
 """Characters for the note of what was cut."""
 DIRECTORY = "samples"
-_MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
+_OF_TURNS = 2 * (MAX_TURN_CHARACTERS + _ROOM) + MAX_CALLS * MAX_CALL_CHARACTERS + 100
+_OF_GROUP = (MAX_RESPONSES + 2) * (2 * MAX_CHARACTERS + 100) + MAX_TURNS * _OF_TURNS
+_MOST_BYTES = 2 * MAX_GROUPS * _OF_GROUP * 12
 _NAME = re.compile(r"step_(\d{6,12})\.json")
 
 Kind = Literal["train", "evaluation"]
@@ -38,13 +48,50 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class SampleTurn:
+    """A turn of the model in a session.
+
+    `parent` is the number of the turn that it continues, `before` what was said to the model after
+    that turn, or from the beginning, `calls` are those of tools, and `reward` is what the tokens of
+    the turn earn, if they have rewards of their own. Between the turn before and this one
+    `program_s` seconds passed, then `model_s` until it had ended.
+    """
+
+    number: int
+    parent: int | None
+    before: str
+    text: str
+    calls: Sequence[str]
+    reward: float | None
+    num_tokens: int
+    model_s: float
+    program_s: float
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class SampleSession:
+    """A session of the model with a program or an environment: how it ended, what was wrong with
+    the program, and the end of its output."""
+
+    ending: str
+    failure: str
+    output: str
+    num_turns: int
+    num_branches: int
+    model_s: float
+    program_s: float
+
+
+@dataclass(frozen=True)
 class SampleResponse:
-    """One response of the model.
+    """One response of the model, or one branch of its session with a program.
 
     `score` is the scorer's, `advantage` the mean over the tokens, or None. `truncated` says whether
     the response reached the length limit, `version` is the step of the weights that began it, if
     known, and `stop_reason` what ended it: "length", a stop string, or the text of a token (empty
-    in older files).
+    in older files). Of a session it has, in place of the text, the first `num_turns` turns that no
+    branch before it has, if there is room for them; those of its other branches follow it.
     """
 
     text: str
@@ -53,6 +100,11 @@ class SampleResponse:
     truncated: bool
     version: int | None
     stop_reason: str = ""
+    turns: Sequence[SampleTurn] = field(default_factory=list)
+    num_turns: int = 0
+    branch: int = 0
+    """Position among the branches of its session."""
+    session: SampleSession | None = None
 
 
 @dataclass(frozen=True)
@@ -158,16 +210,29 @@ def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]
 
 
 def _as_tree(group: SampleGroup) -> dict[str, Any]:
-    responses = []
+    responses, room = [], MAX_TURNS
     for response in group.responses[:MAX_RESPONSES]:
-        tree = {**vars(response), "text": cut(response.text)}
-        for name in ("score", "advantage"):
-            # NaN and infinities, which JSON lacks, are written by name.
-            if tree[name] is not None and not math.isfinite(tree[name]):
-                tree[name] = str(tree[name])
-        responses.append(tree)
+        turns = [*map(_cut_turn, response.turns[:room])]
+        room -= len(turns)
+        responses.append(asdict(replace(response, text=cut(response.text), turns=turns)))
     prompt, truth = cut(group.prompt), cut(group.ground_truth)
-    return {"prompt": prompt, "ground_truth": truth, "responses": responses}
+    tree = {"prompt": prompt, "ground_truth": truth, "responses": responses}
+    return {name: _finite(value) for name, value in tree.items()}
+
+
+def _cut_turn(turn: SampleTurn) -> SampleTurn:
+    before, text = (cut(words, MAX_TURN_CHARACTERS) for words in (turn.before, turn.text))
+    calls = [cut(call, MAX_CALL_CHARACTERS) for call in turn.calls[:MAX_CALLS]]
+    return replace(turn, before=before, text=text, calls=calls)
+
+
+def _finite(value: Any) -> Any:
+    """Return a tree in which NaN and infinities, which JSON lacks, are written by name."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
@@ -189,10 +254,10 @@ def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:
     return gone
 
 
-def cut(text: str) -> str:
-    """Return at most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left
+def cut(text: str, most: int = MAX_CHARACTERS) -> str:
+    """Return at most so many characters of a text: its two ends, and between them how much is left
     out."""
-    if len(text) <= MAX_CHARACTERS:
+    if len(text) <= most:
         return text
-    half = (MAX_CHARACTERS - _ROOM) // 2
+    half = (most - _ROOM) // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters cut ...]\n{text[-half:]}"

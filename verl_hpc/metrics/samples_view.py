@@ -8,6 +8,7 @@ from pathlib import Path
 
 from verl_hpc.metrics.samples import Kind, SampleGroup, SampleResponse, read_samples, sample_steps
 from verl_hpc.metrics.sections import section
+from verl_hpc.metrics.session_view import label, score_words, session_tree, text_below
 from verl_hpc.metrics.text import number, visible
 
 TITLES: dict[Kind, str] = {"train": "Training", "evaluation": "Evaluation"}
@@ -46,35 +47,33 @@ def _groups(groups: Sequence[SampleGroup], *, is_open: bool) -> str:
 
 
 def _group(group: SampleGroup, place: int, *, is_open: bool) -> str:
-    scores = ", ".join(number(response.score) for response in group.responses)
+    sessions: list[list[SampleResponse]] = []
+    for response in group.responses:
+        # Branches follow the first one of their session.
+        if response.branch and sessions:
+            sessions[-1].append(response)
+        else:
+            sessions.append([response])
+    scores = ", ".join(number(branches[0].score) for branches in sessions)
     start = " ".join(visible(group.prompt).split())
     short = start if len(start) <= _SUMMARY else f"{start[:_SUMMARY]} ..."
     told = f"<small>scores {scores}</small>" if group.responses else ""
     opened = " open" if is_open else ""
     return (
         f'<details class="sample"{opened}><summary>Prompt {place} <q>{escape(short)}</q>{told}'
-        f"</summary>{_text('prompt', group.prompt)}{_text('ground truth', group.ground_truth)}"
-        f"{''.join(_response(r, i) for i, r in enumerate(group.responses, 1))}</details>"
+        f"</summary>{text_below('prompt', group.prompt)}"
+        f"{text_below('ground truth', group.ground_truth)}"
+        f"{''.join(_response(branches, i) for i, branches in enumerate(sessions, 1))}</details>"
     )
 
 
-def _response(response: SampleResponse, place: int) -> str:
-    words = [f"<b>response {place}</b>", f"score {number(response.score)}"]
-    if response.advantage is not None:
-        sign = "+" if response.advantage > 0 else ""
-        words.append(f"advantage {sign}{number(response.advantage)}")
-    if response.version is not None:
-        words.append(f"weights of step {response.version}")
+def _response(branches: Sequence[SampleResponse], place: int) -> str:
+    response, words = branches[0], [f"<b>response {place}</b>"]
+    if response.session is not None:
+        return session_tree(branches, words)
+    words += score_words(response)
     if response.truncated:
         words.append('<b class="cut">ended by the length limit</b>')
     elif response.stop_reason:
         words.append(f"ended by {escape(visible(response.stop_reason))}")
-    return _text("".join(f"<span>{word}</span>" for word in words), response.text)
-
-
-def _text(label: str, words: str) -> str:
-    """Return a text below its label, which is HTML."""
-    if not words:
-        return f'<p class="label">{label}</p><p class="empty">empty</p>'
-    said = escape(visible(words))
-    return f'<p class="label">{label}</p><pre class="said" tabindex="0">{said}</pre>'
+    return text_below(label(words), response.text)

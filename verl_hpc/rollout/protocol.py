@@ -11,6 +11,7 @@ import torch
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.hf.pictures import ImagePrompt
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.record import SessionRecord
 
 NOT_FINITE = (
     "rollout: the model's logits are infinite or NaN; its weights are, or are too large: look at "
@@ -90,7 +91,8 @@ class Response:
     (tokens, layers, k) uint8 or uint16, if the engine records them. They come from the weights that
     first read the token."""
     episode: Episode | None = field(default=None, compare=False)
-    """What a program did, if one spoke to the model; the response is then its first branch's."""
+    """What a program did, if one spoke to the model; the response is then its first branch's. With
+    an environment it has a record alone."""
     versions: tuple[int, ...] = ()
     """Version of the weights that each token was sampled with, the number of steps that had changed
     them; empty where nothing records it."""
@@ -125,6 +127,8 @@ class Episode:
     """Rows to train on, at least one of a program that has ended."""
     score: float | None
     """Score that the program wrote, or the sum of its turns' rewards; None if it wrote none."""
+    record: SessionRecord | None = None
+    """Its course, for people to see; None of a session that a checkpoint had."""
 
 
 NOT_BEGUN = Response((), (), "unfinished")

@@ -16,6 +16,7 @@ import torch
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.order import Position
 from verl_hpc.errors import FlowError
+from verl_hpc.rollout.record import SessionRecord
 from verl_hpc.step.metrics import spread
 
 TOKENS = "tokens"
@@ -205,6 +206,9 @@ class Columns:
     """
     widths: dict[str, int] = field(default_factory=dict)
     """Width of columns whose tensors are (T, width); equal on all ranks."""
+    records: Mapping[int, SessionRecord] = field(default_factory=dict)
+    """Sessions with programs and environments, by position, on the ranks that generated them. They
+    do not move with the columns."""
 
     def __getitem__(self, name: str) -> list[torch.Tensor]:
         return self.values[name]

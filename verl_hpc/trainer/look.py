@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from verl_hpc.generation.answers import stop_reason
-from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
+from verl_hpc.metrics.samples import (
+    MAX_GROUPS,
+    MAX_RESPONSES,
+    SampleGroup,
+    SampleResponse,
+    SampleSession,
+    SampleTurn,
+)
+from verl_hpc.rollout.record import SessionRecord
 from verl_hpc.step.batch import (
     ADVANTAGES,
     TOKENS,
@@ -24,7 +34,8 @@ from verl_hpc.trainer.context import RunContext
 
 Part = dict[int, dict[str, Any]]
 """What one rank knows of the shown samples, by position: fields of `SampleResponse`, and where the
-text is also its group, prompt and ground_truth."""
+text is also its group, prompt and ground_truth; spans are the places of a session's turns in the
+response, and rewards those of its tokens."""
 
 
 def step_samples(run: RunContext, values: Mapping[str, Any]) -> Part:
@@ -45,8 +56,7 @@ def step_samples(run: RunContext, values: Mapping[str, Any]) -> Part:
             if i in part and len(row):
                 part[i]["advantage"] = float(row.mean())
     if isinstance(scores, Scores) and any(place.leads for place in here):
-        for i, fields in part.items():
-            fields["score"] = scores.values[i]
+        _add_scores(part, scores)
     return part
 
 
@@ -61,8 +71,7 @@ def answer_samples(
     """Return the first few answers that this rank's engine generated, with their scores."""
     part = _first(samples)
     _add_texts(part, run, problems, rows, samples, sequences)
-    for i, fields in part.items():
-        fields["score"] = scores.values[i]
+    _add_scores(part, scores)
     return join_samples([part])
 
 
@@ -77,9 +86,31 @@ def join_samples(parts: Iterable[Part]) -> list[SampleGroup]:
     for _, fields in sorted(by_position.items()):
         if "text" in fields:
             group = fields.pop("group")
-            prompts[group] = fields.pop("prompt"), fields.pop("ground_truth")
-            responses.setdefault(group, []).append(SampleResponse(**fields))
+            prompt, truth = fields.pop("prompt"), fields.pop("ground_truth")
+            # Branches of a session may have others than its first one.
+            prompts.setdefault(group, (prompt, truth))
+            turns = _rewarded(fields, prompts[group][0])
+            responses.setdefault(group, []).append(SampleResponse(turns=turns, **fields))
     return [SampleGroup(*prompts[group], responses[group]) for group in sorted(prompts)]
+
+
+def _add_scores(part: Part, scores: Scores) -> None:
+    for i, fields in part.items():
+        fields["score"] = scores.values[i]
+        fields["rewards"] = scores.per_token.get(i, {})
+
+
+def _rewarded(fields: dict[str, Any], prompt: str) -> list[SampleTurn]:
+    """Return the turns of a response with their rewards, and what was said before them unless it is
+    the prompt of all; take the fields that tell them out."""
+    rewards, spans = fields.pop("rewards", {}), fields.pop("spans", ())
+    turns = []
+    for turn, (start, stop) in zip(fields.pop("turns", ()), spans, strict=True):
+        earned = [value for place, value in rewards.items() if start <= place < stop]
+        reward = math.fsum(earned) if rewards else None
+        before = "" if turn.parent is None and turn.before == prompt else turn.before
+        turns.append(replace(turn, reward=reward, before=before))
+    return turns
 
 
 def _first(samples: Samples) -> Part:
@@ -115,6 +146,46 @@ def _add_texts(
             part[position]["group"] = sample.group
             version = int(versions[0]) if len(versions) else run.rollout.version
             part[position]["version"] = version
+            if position in sequences.records:
+                record = sequences.records[position]
+                part[position] |= _session(run, record, tokens, sample.prompt_length)
+
+
+def _session(
+    run: RunContext, record: SessionRecord, tokens: torch.Tensor, prompt_length: int
+) -> dict[str, Any]:
+    """Return turns, spans and session of a response to a program or an environment, whose text is
+    that of its turns.
+
+    Args:
+        tokens: of prompt and response.
+    """
+    turns, spans = [], []
+    for number in record.own_turns:
+        turn = record.turns[number]
+        parent = record.turns[turn.parent] if turn.parent is not None else None
+        begin, since = (parent.stop, parent.ended) if parent is not None else (0, record.begun)
+        before, text = tokens[begin : turn.start].tolist(), tokens[turn.start : turn.stop].tolist()
+        turns.append(
+            SampleTurn(
+                number,
+                turn.parent,
+                before=str(run.tokenizer.decode(before)),
+                text=str(run.tokenizer.decode(text)),
+                calls=turn.calls,
+                reward=None,
+                num_tokens=turn.stop - turn.start,
+                model_s=turn.ended - turn.begun,
+                program_s=max(turn.begun - since, 0.0),
+                finish_reason=turn.finish_reason,
+            )
+        )
+        spans.append((turn.start - prompt_length, turn.stop - prompt_length))
+    fields = {"text": "", "turns": turns, "spans": spans, "num_turns": len(turns)}
+    if record.row == 0:
+        told = record.ending, record.failure, record.output, len(record.turns), len(record.leaves)
+        fields["session"] = SampleSession(*told, record.model_s, record.program_s)
+    return fields | {"branch": record.row}
 
 
 def texts_of(

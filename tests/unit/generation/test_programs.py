@@ -82,6 +82,30 @@ def test_each_row_has_a_program_whose_turns_are_a_row_and_whose_score_is_kept(ho
     assert run(host, num_seqs=1)[0] == responses
 
 
+def test_the_course_of_a_program_is_recorded(host_of, tmp_path):
+    code = (
+        "first = say('a' * 5)\ntime.sleep(0.2)\nsay(first + 'b'); say('c')\nprint('done so far')\n"
+    )
+    responses, _ = run(host_of(code + WRITES.format("'1'"), tmp_path))
+    for response in responses:
+        record = response.episode.record
+        assert (record.ending, record.failure) == ("exited", "")
+        assert record.output.strip() == "done so far"
+        assert [turn.parent for turn in record.turns] == [None, 0, None]
+        assert record.leaves == (1, 2)
+        assert [replace(record, row=row).own_turns for row in (0, 1)] == [[0, 1], [2]]
+        for row, branch in enumerate(response.episode.branches):
+            own = [record.turns[number] for number in replace(record, row=row).own_turns]
+            sampled = [place for turn in own for place in range(turn.start, turn.stop)]
+            flags = enumerate(branch.response.sampled, len(branch.prompt))
+            assert sampled == [place for place, is_own in flags if is_own]
+            assert own[-1].stop == len(branch.prompt) + len(branch.response.tokens)
+        first, second, _ = record.turns
+        assert second.begun - first.ended >= 0.2
+        assert record.begun <= first.begun < first.ended < record.ended
+        assert record.program_s >= 0.2
+
+
 def test_turns_in_parallel_are_branches(host_of, tmp_path):
     code = "from threading import Thread\n"
     code += "asks = [Thread(target=say, args=(text,)) for text in ('ab', 'cd', 'cd')]\n"
@@ -117,6 +141,7 @@ def test_a_program_that_fails_is_counted_and_scores_0(host_of, tmp_path, code):
         assert re.search(words, failure), failure
     for response in responses:
         assert response.episode.score == 0
+        assert response.episode.record.ending in ("failed", "timed_out", "killed")
         # A program that takes no turn has a row of which nothing is learned.
         assert response.sampled == (0,) and response.episode.branches[0].prompt == (3, 4)
 

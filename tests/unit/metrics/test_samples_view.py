@@ -10,7 +10,15 @@ import pytest
 
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.report import write_report
-from verl_hpc.metrics.samples import SampleGroup, SampleLog, SampleResponse
+from verl_hpc.metrics.samples import (
+    MAX_TURNS,
+    SampleGroup,
+    SampleLog,
+    SampleResponse,
+    SampleSession,
+    SampleTurn,
+    read_samples,
+)
 from verl_hpc.metrics.samples_view import newest_samples, step_samples
 
 TAGS = {"section", "h2", "details", "summary", "q", "small", "p", "pre", "span", "b"}
@@ -111,3 +119,47 @@ def test_a_report_shows_them(tmp_path, has_samples):
     page = write_report(tmp_path, {}).read_text(encoding="utf-8")
     assert ("<h2>Samples</h2>" in page) is has_samples
     assert not {"img", "script"} & Texts(page).tags
+
+
+def turn(number: int, parent: int | None = None, text: str = "", **fields) -> SampleTurn:
+    rest = {"before": f"said {number}", "calls": [], "reward": None, "num_tokens": 3}
+    rest |= {"model_s": 0.5, "program_s": 2.0, "finish_reason": "stop"}
+    return SampleTurn(number, parent, text=text or f"turn {number}", **rest | fields)
+
+
+def tree(ending: str = "exited", failure: str = "", output: str = "") -> list[SampleResponse]:
+    """A session of five turns: the second is continued twice, and one begins anew."""
+    session = SampleSession(ending, failure, output, 5, 3, 2.5, 9.0)
+    call = turn(1, 0, calls=['add({"a": 1})'], reward=-0.5)
+    return [
+        answer("", turns=[turn(0), call, turn(2, 1)], num_turns=3, session=session),
+        answer("", turns=[turn(3, 1, EVIL, finish_reason="length")], num_turns=1, branch=1),
+        answer("", turns=[turn(4)], num_turns=1, branch=2),
+    ]
+
+
+def test_a_session_is_a_tree_whose_turns_are_there_once(tmp_path):
+    log = SampleLog(tmp_path, None)
+    log.write(9, "train", [group("2+2=", *tree(), *tree("failed", "exit status 3", EVIL))])
+    page = step_samples(tmp_path, 9)
+    texts = Texts(page)
+    assert texts.tags <= TAGS | {"code"}
+    assert "<img" not in page
+    for said in ("turn 0", "turn 1", "turn 2", "turn 4", "said 0", "said 3"):
+        assert texts.said.count(said) == 2, said
+    assert page.count('<details class="branch"') == 2 * 4
+    assert page.count("reward -0.5") == 2
+    assert page.count("add({&quot;a&quot;: 1})") == 2
+    assert page.count("3 branches") == 2
+    assert page.count("exit status 3") == 1
+    assert "response 2" in page and "response 3" not in page
+
+
+def test_turns_of_a_prompt_are_cut_at_a_limit_and_the_page_says_so(tmp_path):
+    session = SampleSession("done", "", "", MAX_TURNS + 5, 1, 1.0, 1.0)
+    turns = [turn(i, i - 1 if i else None) for i in range(MAX_TURNS + 5)]
+    whole = answer("", turns=turns, num_turns=len(turns), session=session)
+    SampleLog(tmp_path, None).write(1, "train", [group("q", whole)])
+    (kept,) = read_samples(tmp_path, 1)["train"][0].responses
+    assert len(kept.turns) == MAX_TURNS
+    assert "5 turns not kept" in step_samples(tmp_path, 1)

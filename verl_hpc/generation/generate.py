@@ -386,8 +386,11 @@ def _columns(
             for (slot, _), r in zip(mine, responses, strict=True)
         ]
         widths[EXPERTS] = len(some)
-    episodes = zip(positions, (response.episode for response in responses), strict=True)
-    records = {i: e.record for i, e in episodes if e is not None and e.record is not None}
+    records = {
+        i: response.episode.record
+        for i, response in zip(positions, responses, strict=True)
+        if response.episode is not None and response.episode.record is not None
+    }
     return Columns(positions, columns, widths, records)
 
 

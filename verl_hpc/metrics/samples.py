@@ -166,7 +166,9 @@ class SampleLog:
         if step != newest:
             both = read_samples(self._run_directory, step) if step in self._steps else {}
         both = {**both, kind: groups}
-        tree = {"step": step} | {name: [*map(_as_tree, both[name][:MAX_GROUPS])] for name in both}
+        tree: dict[str, Any] = {"step": step}
+        for name, shown in both.items():
+            tree[name] = [*map(_as_tree, shown[:MAX_GROUPS])]
         text = json.dumps(tree, allow_nan=False) + "\n"
         try:
             make_directory(self._run_directory / DIRECTORY)
@@ -214,25 +216,21 @@ def _as_tree(group: SampleGroup) -> dict[str, Any]:
     for response in group.responses[:MAX_RESPONSES]:
         turns = [*map(_cut_turn, response.turns[:room])]
         room -= len(turns)
-        responses.append(asdict(replace(response, text=cut(response.text), turns=turns)))
+        tree = asdict(replace(response, text=cut(response.text), turns=turns))
+        for scored in (tree, *tree["turns"]):
+            # NaN and infinities, which JSON lacks, are written by name.
+            for name in {"score", "advantage", "reward"} & scored.keys():
+                if scored[name] is not None and not math.isfinite(scored[name]):
+                    scored[name] = str(scored[name])
+        responses.append(tree)
     prompt, truth = cut(group.prompt), cut(group.ground_truth)
-    tree = {"prompt": prompt, "ground_truth": truth, "responses": responses}
-    return {name: _finite(value) for name, value in tree.items()}
+    return {"prompt": prompt, "ground_truth": truth, "responses": responses}
 
 
 def _cut_turn(turn: SampleTurn) -> SampleTurn:
     before, text = (cut(words, MAX_TURN_CHARACTERS) for words in (turn.before, turn.text))
     calls = [cut(call, MAX_CALL_CHARACTERS) for call in turn.calls[:MAX_CALLS]]
     return replace(turn, before=before, text=text, calls=calls)
-
-
-def _finite(value: Any) -> Any:
-    """Return a tree in which NaN and infinities, which JSON lacks, are written by name."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def surplus(steps: Sequence[int], evaluated: Collection[int] = ()) -> list[int]:

@@ -40,9 +40,9 @@ response, and rewards those of its tokens."""
 
 def step_samples(run: RunContext, values: Mapping[str, Any]) -> Part:
     """Return this rank's part of a step's first few prompts; empty unless it leads a group."""
-    rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
-    # Where prompts are left out and others asked instead.
-    rows = values.get("asked", rows)
+    samples, sequences = values.get("samples"), values.get("sequences")
+    # `asked` is there where prompts are left out and others asked instead.
+    rows = values.get("asked", values.get("rows"))
     here = [place for place in run.places.values() if place.is_here and place.leads_group]
     if run.rollout is None or not here or not isinstance(samples, Samples):
         return {}
@@ -89,8 +89,10 @@ def join_samples(parts: Iterable[Part]) -> list[SampleGroup]:
             prompt, truth = fields.pop("prompt"), fields.pop("ground_truth")
             # Branches of a session may have others than its first one.
             prompts.setdefault(group, (prompt, truth))
-            turns = _rewarded(fields, prompts[group][0])
-            responses.setdefault(group, []).append(SampleResponse(turns=turns, **fields))
+            rewards, spans = fields.pop("rewards", {}), fields.pop("spans", ())
+            if spans:
+                fields["turns"] = _rewarded(fields["turns"], spans, rewards, prompts[group][0])
+            responses.setdefault(group, []).append(SampleResponse(**fields))
     return [SampleGroup(*prompts[group], responses[group]) for group in sorted(prompts)]
 
 
@@ -100,17 +102,21 @@ def _add_scores(part: Part, scores: Scores) -> None:
         fields["rewards"] = scores.per_token.get(i, {})
 
 
-def _rewarded(fields: dict[str, Any], prompt: str) -> list[SampleTurn]:
+def _rewarded(
+    turns: Iterable[SampleTurn],
+    spans: Iterable[tuple[int, int]],
+    rewards: Mapping[int, float],
+    prompt: str,
+) -> list[SampleTurn]:
     """Return the turns of a response with their rewards, and what was said before them unless it is
-    the prompt of all; take the fields that tell them out."""
-    rewards, spans = fields.pop("rewards", {}), fields.pop("spans", ())
-    turns = []
-    for turn, (start, stop) in zip(fields.pop("turns", ()), spans, strict=True):
+    the prompt of all."""
+    told = []
+    for turn, (start, stop) in zip(turns, spans, strict=True):
         earned = [value for place, value in rewards.items() if start <= place < stop]
         reward = math.fsum(earned) if rewards else None
         before = "" if turn.parent is None and turn.before == prompt else turn.before
-        turns.append(replace(turn, reward=reward, before=before))
-    return turns
+        told.append(replace(turn, reward=reward, before=before))
+    return told
 
 
 def _first(samples: Samples) -> Part:

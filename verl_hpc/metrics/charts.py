@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.names import CHARTS, Chart
+from verl_hpc.metrics.names import CHARTS, CORRECTION_WEIGHT, LAG_MAX, Chart
 
 MOST_OWN = 24
 """Most charts of metrics that only this run has."""
@@ -33,13 +33,16 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     A metric of a further role, such as cost_critic/vf_loss, shares a chart with the same one of the
     others. Evaluation sets have charts of their own. Other metrics, such as reward/margin, get a
     chart each; mean, max and min of one thing share one. The actor, the critic and standard metrics
-    only have the charts of `CHARTS`.
+    only have the charts of `CHARTS`. How far engine and trainer are apart (rollout_corr/) is drawn
+    where responses lag or tokens are weighed for it; elsewhere it is rounding.
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
     behind = 1 + [chart.title for chart in shared].index("Evaluation score")
     shared[behind:behind] = [*_of_tasks(names), *_of_sets(names)]
     drawn = {name for chart in shared for name in chart.curves}
+    if CORRECTION_WEIGHT not in names and not any(row.get(LAG_MAX) for row in rows):
+        drawn |= {name for name in names if _role(name) == "rollout_corr"}
     rest = [name for name in names if name not in drawn and _is_own(name, names)]
     return [*shared, *_own(rest)]
 

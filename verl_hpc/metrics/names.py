@@ -150,7 +150,7 @@ CHARTS = (
         {TEACHER_REVERSE_KL: "reverse", TEACHER_FORWARD_KL: "forward"},
         unit="nats/token",
     ),
-    Chart("KL to the policy that the ratio starts from", {OLD_POLICY_KL: "KL"}, unit="nats/token"),
+    Chart("KL to the policy before the update", {OLD_POLICY_KL: "KL"}, unit="nats/token"),
     Chart("Entropy", {ENTROPY: "actor"}, unit="nats/token", least=0.0),
     Chart(
         "Response length",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -17,9 +16,7 @@ from rich.text import Text
 
 from verl_hpc.metrics.names import OVERLAP, RESHARD_RECEIVED, SCORE, STEP_SECONDS, SUMMARY
 from verl_hpc.metrics.series import operator_seconds, overlaps
-from verl_hpc.metrics.text import duration, number, size
-
-BLOCKS = "▁▂▃▄▅▆▇█"
+from verl_hpc.metrics.text import duration, number, size, sparkline
 
 
 class Pace:
@@ -168,11 +165,3 @@ def _times(values: Mapping[str, float]) -> Table:
     for name, spent in seconds.items():
         table.add_row(Text(name, "dim"), duration(spent), Bar(longest, 0, spent, width=24))
     return table
-
-
-def sparkline(values: Iterable[float]) -> str:
-    """Draw values as blocks from the lowest to the highest, without those that are not finite."""
-    finite = [v for v in values if math.isfinite(v)]
-    low = min(finite, default=0.0)
-    span = max(finite, default=0.0) - low or 1.0
-    return "".join(BLOCKS[round((v - low) / span * (len(BLOCKS) - 1))] for v in finite)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None) -> str:
@@ -101,3 +103,11 @@ def _visible(character: str) -> str:
     if hidden or unicodedata.bidirectional(character) in _DIRECTIONS:
         return character.encode("unicode_escape").decode("ascii")
     return character
+
+
+def sparkline(values: Iterable[float]) -> str:
+    """Draw values as blocks from the lowest to the highest, without those that are not finite."""
+    finite = [v for v in values if math.isfinite(v)]
+    low = min(finite, default=0.0)
+    span = max(finite, default=0.0) - low or 1.0
+    return "".join(_BLOCKS[round((v - low) / span * (len(_BLOCKS) - 1))] for v in finite)

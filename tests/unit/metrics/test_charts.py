@@ -1,7 +1,7 @@
 """Charts of metrics that roles and operators of any name write."""
 
 from verl_hpc.metrics.charts import MOST_OWN, charts_of
-from verl_hpc.metrics.names import CHARTS
+from verl_hpc.metrics.names import CHARTS, CORRECTION_WEIGHT, LAG_MAX
 from verl_hpc.metrics.sections import charts
 
 
@@ -21,6 +21,15 @@ def test_the_same_metric_of_another_role_stands_beside_it():
     assert found["Value loss"] == {"critic/vf_loss": "critic", "cost_critic/vf_loss": "cost_critic"}
     assert found["Gradient norm"]["cost_critic/grad_norm"] == "cost_critic"
     assert len(found) == len(CHARTS)
+
+
+def test_the_distance_of_engine_and_trainer_is_drawn_where_it_is_more_than_rounding():
+    row = {"rollout_corr/kl": 8e-13, LAG_MAX: 0.0}
+    titles = [
+        {chart.title for chart in charts_of([row, row | change])}
+        for change in ({}, {LAG_MAX: 1.0}, {CORRECTION_WEIGHT: 0.99})
+    ]
+    assert ["rollout_corr/kl" in each for each in titles] == [False, True, True]
 
 
 def test_evaluation_sets_have_charts_of_their_own():

@@ -133,7 +133,7 @@ def test_the_score_of_an_evaluation_is_called_so(tmp_path, capsys):
     assert "<th>val score</th>" in page
     assert "ccuracy" not in page
     assert main(["report", str(tmp_path)]) == 0
-    assert "evaluation score: 0.750 at step 1, 0.750 at step 1\n" in capsys.readouterr().out
+    assert "evaluation score: 0.750 at step 1, 0.750 at step 1 ▁\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])

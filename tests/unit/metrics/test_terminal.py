@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 
 from verl_hpc.metrics.names import SCORE
-from verl_hpc.metrics.terminal import LineView, LiveView, Pace, sparkline
+from verl_hpc.metrics.terminal import LineView, LiveView, Pace
 
 VALUES = {
     SCORE: 0.4312, "val/score/mean": 0.5, "actor/kl_loss": 0.0012, "actor/entropy": 1.25,
@@ -118,9 +118,3 @@ def test_live_view_shows_the_cursor_puts_prints_above_itself_and_gives_stdout_ba
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
     assert text.index("a word from elsewhere") < text.rindex("demo")
     assert "nan" in text
-
-
-def test_sparkline():
-    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
-    assert sparkline([2.0, math.nan, 2.0]) == "▁▁"
-    assert sparkline([]) == ""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from verl_hpc.metrics.text import duration, number, size, tick_labels, visible
+from verl_hpc.metrics.text import duration, number, size, sparkline, tick_labels, visible
 
 NUMBERS = {
     None: "-", 0.0: "0", 0.43126: "0.4313", 1e-6: "1e-6", 1e-4: "1e-4", 9.5e-5: "9.5e-5",
@@ -51,3 +51,9 @@ def test_what_people_read(shown, texts):
 )
 def test_ticks_have_one_notation(ticks, labels):
     assert tick_labels(ticks) == labels.split()
+
+
+def test_sparkline():
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([2.0, math.nan, 2.0]) == "▁▁"
+    assert sparkline([]) == ""

@@ -55,7 +55,11 @@ def advantages(
         rewards = rewards - penalty.per_sample
     rewards = rewards.to(place.device)
     masks = (trained or sequences)[MASK]
-    mask = padded(masks, place.device)
+
+    def pad() -> tuple[torch.Tensor, torch.Tensor]:
+        mask = padded(masks, place.device)
+        return mask, _token_rewards(sequences, masks, mask, scores, penalty)
+
     policy: dict[str, torch.Tensor] = {}
     if old is not None and "sum_p_squared" in settings.needs:
         policy = {n: padded(old[n], place.device) for n in (OLD_LOG_PROBS, SUM_P_SQUARED)}
@@ -65,8 +69,7 @@ def advantages(
         scores=rewards,
         groups=torch.tensor([sample.group for sample in samples], device=place.device),
         here=torch.tensor(sequences.positions, dtype=torch.int64, device=place.device),
-        mask=mask,
-        rewards=_token_rewards(sequences, masks, mask, scores, penalty),
+        pad=pad,
         values=None if values is None else padded(values[VALUES], place.device),
         greedy=None
         if greedy_samples is None or greedy_scores is None
@@ -88,9 +91,8 @@ def advantages(
                 f"{', '.join(names)}"
             )
         )
-    lengths = [len(row) for row in sequences[MASK]]
     columns = {
-        name: cut_rows(_of_tokens(place, settings, batch, name, value), lengths)
+        name: _of_tokens(place, settings, batch, name, value, masks)
         for name, value in zip(names, given, strict=True)
     }
     told = columns if values is None else columns | {VALUES: values[VALUES]}
@@ -164,11 +166,22 @@ def _components(place: Placement, scores: Scores) -> dict[str, torch.Tensor]:
 
 
 def _of_tokens(
-    place: Placement, settings: Advantage, batch: Scored, name: str, estimate: torch.Tensor
-) -> torch.Tensor:
-    """Return an estimate per token, (B, T) float32."""
+    place: Placement,
+    settings: Advantage,
+    batch: Scored,
+    name: str,
+    estimate: torch.Tensor,
+    masks: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Return an estimate per token, (T_i,) float32 of each response here."""
+    lengths = [len(mask) for mask in masks]
     if estimate.shape == batch.scores.shape:
-        estimate = batch.of_tokens(estimate)
+        if not masks:
+            return []
+        # One tensor of all tokens: padded to the longest response there would be many times more.
+        counts = torch.tensor(lengths, device=place.device)
+        of_tokens = estimate[batch.here].float().repeat_interleave(counts)
+        return [*(of_tokens * torch.cat([*masks]).to(of_tokens)).split(lengths)]
     if estimate.shape != batch.mask.shape:
         raise place.alike(
             TrainingError(
@@ -177,7 +190,7 @@ def _of_tokens(
                 f"the step, or {tuple(batch.mask.shape)}, one a token here"
             )
         )
-    return estimate.float()
+    return cut_rows(estimate.float(), lengths)
 
 
 def _last(mask: torch.Tensor) -> int:

@@ -46,7 +46,11 @@ class ProgramConfig(Section):
     """none leaves it the model's endpoint alone; node leaves it the node's network, as it has to be
     with sandbox: none."""
     max_turns: Positive = 64
-    """Most turns of the model in one program, those of all its conversations together."""
+    """Most turns of the model for one row, those of all its conversations together."""
+    max_rows: Positive = 1
+    """Rows of one program: above 1 for programs that take long to start. The file of VERL_HPC_ROW
+    then has a list of at most so many rows, each with the `key` of its conversations at the
+    endpoint, and the file of VERL_HPC_SCORE takes a list of scores."""
     max_programs: Positive = 128
     """Programs of one engine at a time; others wait."""
     timeout_s: Seconds = 600.0
@@ -83,6 +87,15 @@ class ProgramConfig(Section):
             raise ValueError(
                 f"image = {self.image} with sandbox = none, which enters none; set sandbox: "
                 "bubblewrap"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scores_its_rows_itself(self) -> ProgramConfig:
+        if self.max_rows > 1 and self.score is not None:
+            raise ValueError(
+                f"max_rows = {self.max_rows} with score, which scores a program of one row; leave "
+                "one of them out"
             )
         return self
 

@@ -11,9 +11,11 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -207,7 +209,7 @@ class Programs(FeedAround):
     ) -> None:
         super().__init__(feed)
         self._seed, self._control, self._problems = seed, control, problems
-        self._most, self._version = config.max_programs, version
+        self._most, self._version = config.max_programs * config.max_rows, version
         self._keys = range(len(problems)) if keys is None else keys
         self._index = {key: index for index, key in enumerate(self._keys)}
         self._stays, self._live = live is not None, live or LivePrograms()
@@ -302,13 +304,20 @@ class Programs(FeedAround):
 
 
 @dataclass
-class _Running:
-    """A program that runs."""
+class _Row:
+    """A row that a program works on."""
 
-    program: Program
     session: Session
     token: str
     problem: Problem
+
+
+@dataclass
+class _Running:
+    """A program that runs, with its rows by their keys."""
+
+    program: Program
+    rows: Mapping[Hashable, _Row]
 
 
 class _Episodes:
@@ -317,6 +326,7 @@ class _Episodes:
     def __init__(self, host: ProgramHost, config: ProgramConfig, trains: bool) -> None:
         self._config, self._host, self._trains = config, host, trains
         self._running: dict[Hashable, _Running] = {}
+        """The program of each row that one works on."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(host.endpoint, selectors.EVENT_READ, None)
         self.failures: list[str] = []
@@ -331,8 +341,10 @@ class _Episodes:
         Raises:
             EnvironmentStepError: a program failed, and on_error is stop.
         """
-        for key, problem in begun.items():
-            self._begin(key, problem)
+        keys = list(begun)
+        for first in range(0, len(keys), self._config.max_rows):
+            together = keys[first : first + self._config.max_rows]
+            self._begin({key: begun[key] for key in together})
         ended: dict[Hashable, Episode] = {}
         until = time.monotonic() + (_WAIT_S if wait else 0.0)
         while True:
@@ -351,9 +363,12 @@ class _Episodes:
         self._host.endpoint.answer(number, response)
 
     def end(self, key: Hashable) -> None:
-        """End a program, if it has not ended by itself: one whose failure ends the call has."""
+        """End the program of a row, if it has not ended by itself: one whose failure ends the call
+        has."""
         if key in self._running:
-            self._forget(key).program.end()
+            running = self._running[key]
+            self._forget(running)
+            running.program.end()
 
     def close(self) -> None:
         """Look for no more news."""
@@ -361,62 +376,72 @@ class _Episodes:
         # Programs that outlive calls may have asked meanwhile.
         self._host.endpoint.wake()
 
-    def _begin(self, key: Hashable, problem: Problem) -> None:
-        session, endpoint = Session(self._host.writer), self._host.endpoint
-        token = endpoint.open(key, session)
-        row = row_of(problem)
-        job = self._host.job(self._config.command, row, endpoint.address, token)
-        program = self._host.programs.begin(job)
-        self._running[key] = _Running(program, session, token, problem)
-        self._selector.register(program, selectors.EVENT_READ, key)
+    def _begin(self, problems: Mapping[Hashable, Problem]) -> None:
+        endpoint, rows = self._host.endpoint, dict[Hashable, _Row]()
+        for key, problem in problems.items():
+            session = Session(self._host.writer)
+            rows[key] = _Row(session, endpoint.open(key, session), problem)
+        (row, *_), token = rows.values(), ""
+        if self._config.max_rows > 1:
+            text = json.dumps(
+                [row_of(r.problem) | {"key": r.token} for r in rows.values()], default=str
+            )
+        else:
+            text, token = json.dumps(row_of(row.problem), default=str), row.token
+        job = self._host.job(self._config.command, text, endpoint.address, token)
+        running = _Running(self._host.programs.begin(job), rows)
+        self._running |= dict.fromkeys(rows, running)
+        self._selector.register(running.program, selectors.EVENT_READ, running)
 
-    def _forget(self, key: Hashable) -> _Running:
-        running = self._running.pop(key)
+    def _forget(self, running: _Running) -> None:
         self._selector.unregister(running.program)
-        self._host.endpoint.close(running.token)
-        return running
+        for key, row in running.rows.items():
+            del self._running[key]
+            self._host.endpoint.close(row.token)
 
-    def _look(self, key: Hashable, ended: dict[Hashable, Episode]) -> None:
-        result = self._running[key].program.ended()
+    def _look(self, running: _Running, ended: dict[Hashable, Episode]) -> None:
+        result = running.program.ended()
         if result is None:
             return
-        running = self._forget(key)
-        session = running.session
+        self._forget(running)
         try:
-            score, turns = score_of(result)
+            scores = scores_of(result, len(running.rows), listed=self._config.max_rows > 1)
             failure = failure_of(result)
         except ValueError as error:
-            score, turns, failure = None, {}, str(error)
+            scores, failure = [_NO_SCORE] * len(running.rows), str(error)
         if failure:
+            (row, *_) = running.rows.values()
             words = f"rollout.program.command = {self._config.command}, "
-            words += f"{running.problem.where}: {failure}"
+            words += f"{row.problem.where}: {failure}"
             if self._config.on_error == "stop":
                 raise EnvironmentStepError(
                     f"{words}; mend it, or set rollout.program.on_error: end"
                 )
             self.failures.append(words)
-            score = score or 0.0
-        rows = session.branches(turns) if self._trains else session.answer(turns)
-        leaves = session.leaves if self._trains else session.turns[-1:]
-        told = running.problem.data_source, session.turns, leaves, result, failure
-        ended[key] = Episode(rows, score, program_record(*told))
+        for (key, row), (score, turns) in zip(running.rows.items(), scores, strict=True):
+            session = row.session
+            rows = session.branches(turns) if self._trains else session.answer(turns)
+            leaves = session.leaves if self._trains else session.turns[-1:]
+            told = row.problem.data_source, session.turns, leaves, result, failure
+            scored = (score or 0.0) if failure else score
+            ended[key] = Episode(rows, scored, program_record(*told))
 
 
 _NO_TURN = Response((0,), (0.0,), "stop", (0,))
+Scored = tuple[float | None, dict[int, float]]
+"""The score that was written for a row, if there is one, and rewards of turns by their numbers."""
+_NO_SCORE: Scored = (None, {})
 
 
-def row_of(problem: Problem) -> str:
-    """Return the JSON text in which a program finds its row."""
-    return json.dumps(
-        {
-            "index": problem.index,
-            "prompt": problem.prompt,
-            "data_source": problem.data_source,
-            "ground_truth": problem.ground_truth,
-            "extra_info": problem.extra,
-        },
-        default=str,
-    )
+def row_of(problem: Problem) -> dict[str, Any]:
+    """Return what a program is told of a row."""
+    return {
+        "index": problem.index,
+        "prompt": problem.prompt,
+        "data_source": problem.data_source,
+        "ground_truth": problem.ground_truth,
+        "extra_info": problem.extra,
+    }
 
 
 def _check_paths(config: ProgramConfig) -> None:
@@ -454,27 +479,46 @@ def failure_of(result: Ended) -> str:
     return f"{result.ending.replace('_', ' ')} {detail}: {said}"
 
 
-def score_of(result: Ended) -> tuple[float | None, dict[int, float]]:
-    """Return the score that a program wrote, and the rewards of its turns by their number.
+def scores_of(result: Ended, num_rows: int, listed: bool = False) -> Sequence[Scored]:
+    """Return what a program wrote for each of its rows.
+
+    Args:
+        listed: whether it writes a list of scores, or the score of its only row.
 
     Raises:
-        ValueError: the score is neither a number nor an object with one.
+        ValueError: it wrote something else.
     """
-    if result.score is None or not result.score.strip():
-        return None, {}
+    text = (result.score or "").strip()
     try:
-        written = json.loads(result.score)
+        written = json.loads(text or "null")
     except ValueError:
-        written = None
+        written = text
+    if not listed or written is None:
+        written = [written] * num_rows
+    if isinstance(written, list) and len(written) == num_rows:
+        with suppress(ValueError):
+            return [*map(_score_of, written)]
+    expected = 'a number, or {"score": a number, "turns": [a number for each turn]}'
+    raise ValueError(
+        f"it wrote {text[:_TAIL]!r} into the file of VERL_HPC_SCORE; expected {expected}"
+        + f", or null, in a list for its {num_rows} rows" * listed
+    )
+
+
+def _score_of(written: Any) -> Scored:
+    """Return what was written for a row.
+
+    Raises:
+        ValueError: it is neither a number, an object with one, nor null.
+    """
+    if written is None:
+        return _NO_SCORE
     turns = written.get("turns", []) if isinstance(written, dict) else []
     score = written.get("score") if isinstance(written, dict) else written
     if isinstance(turns, list) and score is None and turns:
         score = math.fsum(t for t in turns if _is_number(t))
     if not _is_number(score) or not isinstance(turns, list) or not all(map(_is_number, turns)):
-        raise ValueError(
-            f"it wrote {result.score[:_TAIL]!r} into the file of VERL_HPC_SCORE; expected a "
-            'number, or {"score": a number, "turns": [a number for each turn]}'
-        )
+        raise ValueError
     assert score is not None
     return float(score), {number: float(reward) for number, reward in enumerate(turns)}
 

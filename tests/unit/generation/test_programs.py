@@ -14,7 +14,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import ConfigError, EnvironmentStepError
-from verl_hpc.generation.programs import ProgramHost, Programs, score_of
+from verl_hpc.generation.programs import ProgramHost, Programs, scores_of
 from verl_hpc.rollout.protocol import Sampling, never
 from verl_hpc.runtime.one_rank import LocalControl
 from verl_hpc.testing.local_rollout import LocalRollout
@@ -104,6 +104,31 @@ def test_the_course_of_a_program_is_recorded(host_of, tmp_path):
         assert second.begun - first.ended >= 0.2
         assert record.begun <= first.begun < first.ended < record.ended
         assert record.program_s >= 0.2
+
+
+def test_several_rows_share_a_program(host_of, tmp_path):
+    code = f"pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()\nrows, scores = row, []\n"
+    code += "for row in rows:\n    os.environ['OPENAI_API_KEY'] = row['key']\n"
+    code += "    say('a' * (1 + row['index']))\n"
+    code += "    scores.append({'score': row['index'], 'turns': [1]} if row['index'] else None)\n"
+    host = host_of(code + WRITES.format("json.dumps(scores)"), tmp_path, max_rows=3, max_programs=1)
+    responses, failures = run(host)
+    assert not failures
+    assert len([*tmp_path.glob("[0-9]*")]) == 2, "programs of 3 rows and of 1"
+    for index, response in enumerate(responses):
+        (branch,) = response.episode.branches
+        assert len(branch.prompt) == 1 + index
+        assert response.episode.score == (index or None)
+        assert len(branch.rewards) == bool(index)
+
+
+def test_a_list_of_scores_is_that_of_all_rows(host_of, tmp_path):
+    code = WRITES.format("'[1]'")
+    with pytest.raises(EnvironmentStepError, match=r"wrote '\[1\]' .* in a list for its 2 rows"):
+        run(host_of(code, tmp_path, max_rows=2))
+    responses, failures = run(host_of("sys.exit(3)", tmp_path, max_rows=2, on_error="end"))
+    assert len(failures) == NUM / 2
+    assert [response.episode.score for response in responses] == [0] * NUM
 
 
 def test_turns_in_parallel_are_branches(host_of, tmp_path):
@@ -208,7 +233,8 @@ def test_settings_that_do_not_go_together(settings, words):
 
 def test_scores():
     def of(text):
-        return score_of(Ended("exited", 0, "", text, 1.0, ""))
+        (scored,) = scores_of(Ended("exited", 0, "", text, 1.0, ""), 1)
+        return scored
 
     assert of("0.5") == (0.5, {})
     assert of(" \n") == of(None) == (None, {})

@@ -207,6 +207,17 @@ def check_program(config: RunSections) -> None:
         "one of the two out",
     )
 
+    refuse(
+        {
+            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
+            f"batch.spare_prompts = {config.batch.spare_prompts}": config.batch.spare_prompts > 0,
+        }
+        if rollout.program and rollout.program.max_rows > 1
+        else {},
+        " with rollout.program.max_rows above 1: the rows of a program end together, those of a "
+        "prompt that is left to a later step with the others; set max_rows: 1, or leave it out",
+    )
+
 
 def check_spare_prompts(config: RunSections) -> None:
     """Raises: ValueError: batch.spare_prompts with a setting that excludes it."""

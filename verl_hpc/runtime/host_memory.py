@@ -12,22 +12,56 @@ from pathlib import Path
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _CHOICES = ((_TRIM_THRESHOLD, -1), (_MMAP_MAX, 0), (_ARENA_MAX, 1))
 _OF_THE_USER = ("MALLOC_", "GLIBC_TUNABLES")
+_GROWTH = 1.25
+"""Factor by which a process may grow before it returns what is free."""
 
 
-def keep_freed() -> bool:
+def keep_freed() -> FreedMemory | None:
     """Keep what is freed for what is allocated next.
 
     By itself glibc returns it, and the kernel clears pages at their first touch: five times as long
-    as an operation on them takes. A process then stays as large as it was at its largest. One arena
-    for all threads, since the backward pass has a thread of its own.
+    as an operation on them takes. One arena for all threads, since the backward pass has a thread
+    of its own.
 
     Returns:
-        Whether it is so: not where the user has set glibc's allocator, or there is another.
+        What limits how much is kept; None where the user has set glibc's allocator, or there is
+        another, and nothing is kept.
     """
     if any(name.startswith(_OF_THE_USER) for name in os.environ):
-        return False
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    return set_option is not None and all(set_option(*choice) == 1 for choice in _CHOICES)
+        return None
+    libc = ctypes.CDLL(None)
+    set_option = getattr(libc, "mallopt", None)
+    if set_option is None or not all(set_option(*choice) == 1 for choice in _CHOICES):
+        return None
+    return FreedMemory(libc)
+
+
+class FreedMemory:
+    """What this process has freed and kept.
+
+    A tensor a little larger than all before it fits none of the holes that they have left. Steps
+    whose tensors grow bit by bit would thus leave many times what they need.
+    """
+
+    def __init__(self, libc: ctypes.CDLL) -> None:
+        self._libc = libc
+        self._most: float | None = None
+
+    def limit(self) -> None:
+        """Return all that is free to the kernel if the process has grown by a quarter since the end
+        of the first step, or of the step behind the last return. To be called after each step."""
+        resident = _resident_bytes()
+        if self._most is None:
+            self._most = _GROWTH * resident
+        elif resident > self._most:
+            self._libc.malloc_trim(0)
+            self._most = None
+
+
+def _resident_bytes() -> int:
+    """The memory that this process has now."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
 
 
 def most_bytes() -> int:

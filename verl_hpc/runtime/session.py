@@ -18,6 +18,7 @@ from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.device import gpu_bytes
 from verl_hpc.runtime.fabric import Fabric
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
+from verl_hpc.runtime.host_memory import FreedMemory
 from verl_hpc.runtime.supervise import Note
 from verl_hpc.runtime.watchdog import Watchdog
 from verl_hpc.runtime.world import DeviceChoice, World, read_world
@@ -40,6 +41,8 @@ class Session:
     job: Bootstrap
     infiniband: Fabric | None = None
     """Adapters of this node, if NCCL is to use InfiniBand: as `fabric.wanted_infiniband`."""
+    freed_memory: FreedMemory | None = None
+    """What a rank on a CPU keeps of it: as `host_memory.keep_freed`."""
 
     @property
     def device(self) -> torch.device:
@@ -104,12 +107,13 @@ def session(
         infiniband = None
         if world.device != "cpu":
             infiniband = choose_network(world, control, refuse=device != "any")
+        freed_memory = host_memory.keep_freed() if world.device == "cpu" else None
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()
         watchdog = Watchdog(control, world.host, late_after_s)
         watchdog.start(stores())
         try:
-            yield Session(world, control, watchdog, reporter, job, infiniband)
+            yield Session(world, control, watchdog, reporter, job, infiniband, freed_memory)
         finally:
             watchdog.stop()
         control.barrier()
@@ -175,8 +179,6 @@ def start_torch(
     port = control.broadcast(master.port if master else None)
     environment.announce_world(world, address, port)
     environment.choose_compiler(world.device)
-    if world.device == "cpu":
-        host_memory.keep_freed()
 
     def connect() -> TCPStore:
         return dist.TCPStore(

@@ -250,6 +250,8 @@ class Loop:
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self.records.pause()
+        if (freed := self.run.session.freed_memory) is not None:
+            freed.limit()
         # All ranks' figures combined on rank 0, and the rank's own elsewhere.
         mine = self.records.meters.drain() | memory_metrics()
         metrics |= combined(self.run.session.control.gather(mine)) or mine

@@ -162,8 +162,8 @@ class Faults:
         before_next = [] if kind != EVERY else self._run.left()
         self._all_gone(kind, begin, before_next)
         self._start(asked=kind == ASKED)
-        if left := sorted({*before_next} & {*self._run.left()}):
-            self._wrong(f"{kind}: left in TMPDIR by the start before: {left}")
+        if remain := sorted({*before_next} & {*self._run.left()}):
+            self._wrong(f"{kind}: left in TMPDIR by the start before: {remain}")
 
     def _strike(self, kind: str) -> None:
         """Send the signal."""
@@ -183,8 +183,8 @@ class Faults:
             self._wrong(f"{kind}: processes live on: {left}")
             self._run.kill_all()
         self._took(kind, begin)
-        if left := sorted({*self._run.left()} - {*expected}):
-            self._wrong(f"{kind}: left in TMPDIR: {left}")
+        if remain := sorted({*self._run.left()} - {*expected}):
+            self._wrong(f"{kind}: left in TMPDIR: {remain}")
 
     def _start(self, *, asked: bool = False) -> None:
         """Start the run, and see that it goes on where it may."""

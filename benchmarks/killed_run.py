@@ -233,7 +233,8 @@ class KilledRun:
 
     def saved(self) -> int:
         """Return its newest whole checkpoint's step, or 0."""
-        return max(map(step_number, complete_steps(self.directory / "checkpoints")), default=0)
+        steps = map(step_number, complete_steps(self.directory / "checkpoints"))
+        return max(filter(None, steps), default=0)
 
     def remove(self) -> None:
         """Remove its directory for temporary files."""

@@ -19,11 +19,13 @@ from verl_hpc.agents.held import hold
 from verl_hpc.errors import SandboxError
 from verl_hpc.package import FOLDER
 from verl_hpc.rewards.sandbox.containment import Ending, Limits
+from verl_hpc.rewards.sandbox.keeper import remove_directory
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send
 
 _ENDS_WITHIN_S = 60.0
+_HELPER_GONE = "the helper that starts programs is gone"
 _KEEPER_GONE = (
     "with the process that looks after it, which is gone; is the node out of memory or processes?"
 )
@@ -104,8 +106,8 @@ class Ended:
 class Program:
     """A program under way. It ends when this is closed, or the rank ends."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket, self._begun = connection, time.monotonic()
+    def __init__(self, connection: socket.socket, programs: Programs) -> None:
+        self._socket, self._programs, self._begun = connection, programs, time.monotonic()
 
     def fileno(self) -> int:
         """Readable once `ended` returns or raises."""
@@ -115,7 +117,8 @@ class Program:
         """Return how the program has ended; None if it is under way.
 
         Raises:
-            SandboxError: it could not be run, which says nothing about the program.
+            SandboxError: it could not be run, or the helper is gone, which says nothing about the
+                program.
         """
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -123,6 +126,7 @@ class Program:
         except BlockingIOError:
             return None
         except (EOFError, OSError):
+            self._programs.check()
             wall_s = time.monotonic() - self._begun
             return Ended("killed", signal.SIGKILL, "", None, wall_s, _KEEPER_GONE)
         if answer["failure"]:
@@ -156,10 +160,18 @@ class Programs:
             connection = self._helper.connect()
             send(connection, asdict(job))
         except OSError as error:
-            raise SandboxError(f"the helper that starts programs is gone ({error})") from error
-        program = Program(connection)
+            remove_directory(self.directory)
+            raise SandboxError(f"{_HELPER_GONE} ({error})") from error
+        program = Program(connection, self)
         self._under_way.add(program)
         return program
+
+    def check(self) -> None:
+        """Raises: SandboxError: the helper is gone."""
+        if self._helper.process.poll() is not None:
+            # It would have done so.
+            remove_directory(self.directory)
+            raise SandboxError(_HELPER_GONE)
 
     def close(self) -> None:
         """End all programs and the helper, and wait until they have."""

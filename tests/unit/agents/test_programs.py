@@ -78,8 +78,9 @@ def endpoint():
 
 
 @pytest.fixture(scope="module")
-def directories():
+def directories(tmp_path_factory):
     """Where directories of programs are made."""
+    tmp_path_factory.getbasetemp()  # else pytest makes it in the one that is removed here
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", directory)
         patch.setattr(tempfile, "tempdir", directory)

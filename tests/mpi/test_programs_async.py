@@ -2,13 +2,17 @@
 
 import json
 import math
+import shutil
 from statistics import fmean
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.mpi import recipe_runs
-from tests.mpi.conftest import VLLM_HEADS
+from tests.mpi.conftest import VLLM_HEADS, Reference
+from tests.mpi.forced_experts import choices
+from tests.mpi.mixtures import QWEN, mixture_for_vllm
 from tests.mpi.placed_runs import configure, run_again, weights_of
 from tests.mpi.test_async_tokens import log_probs_are_those_of_the_versions, noted
 from verl_hpc.data.order import Order, Position
@@ -60,6 +64,7 @@ for number in range(1 + row % MOST):
 json.dump(len(said[1]["content"] or "") % 3, open(os.environ["VERL_HPC_SCORE"], "w"))
 """
 STEPS, PROMPTS, SAMPLES = 4, 3, 2
+TOP_K = QWEN["num_experts_per_tok"]
 
 
 def rows_of_steps(count=PROMPTS):
@@ -74,7 +79,7 @@ def rows_of_steps(count=PROMPTS):
 def configured(here, tiny_model, shared_directory):
     """`configured(name, ...)`: a run with programs of 1 to 4 turns, by the number of their row."""
 
-    def make(name, placement, *words, batch=(), most=4, **rollout):
+    def make(name, placement, *words, batch=(), most=4, model=None, replay="none", **rollout):
         batch = {"size": PROMPTS, "max_tokens_per_micro_batch": 800} | dict(batch)
         num_programs = SAMPLES * (batch["size"] + batch.get("spare_prompts", 0))
         if here.world.rank == 0:
@@ -95,14 +100,18 @@ def configured(here, tiny_model, shared_directory):
         limits |= {"max_prompt_tokens": 160, "max_response_tokens": 200}
         return configure(
             shared_directory,
-            tiny_model("qwen2", True, **VLLM_HEADS),
+            model or tiny_model("qwen2", True, **VLLM_HEADS),
             name,
             "grpo",
             steps=STEPS,
             batch=batch,
             placement=placement,
             reward={"function": "program"},
-            algorithm={"old_log_probs": "rollout", "advantage": {"name": "reinforce_plus_plus"}},
+            algorithm={
+                "old_log_probs": "rollout",
+                "advantage": {"name": "reinforce_plus_plus"},
+                "router_replay": replay,
+            },
             optimizer={"lr": 1e-3},  # so that the log-probs of two versions are not alike
             checkpoint={"every": 1, "keep": STEPS},
             rollout=limits | rollout,
@@ -147,6 +156,47 @@ def test_programs_go_on_under_newer_weights_and_none_is_left_out(
     assert all(torch.equal(after[name], before[name]) for name in before)
     anew = begun.read_text().split()[len(once) :]
     assert set(map(int, anew)) <= set(trained[3][0].rows), "of the last step alone"
+
+
+def test_the_trainer_has_the_experts_of_the_versions_that_sampled(
+    here, tiny_model, shared_directory, configured, noted
+):
+    """The oracle: what the routers of transformers choose with the weights of each version."""
+    model, _ = mixture_for_vllm(tiny_model, "normalised")
+    apart = {"train": "0", "rollout": "1"}
+    config = configured("replay", apart, model=model, replay="rollout", staleness=1)
+    rows = recipe_runs.finish(here, config)
+    assert max(row["rollout/lag/max"] for row in rows) == 1
+    trained, _ = noted()
+    if here.world.rank > 0:
+        return
+    sampled = [s for *_, sequences in trained for s in sequences["tokens"]]
+    of_versions = [choices(Reference(model), sampled, TOP_K)]
+    for version in range(1, STEPS):
+        weights = hugging_face_directory(shared_directory, model, config, version)
+        of_versions.append(choices(Reference(weights), sampled, TOP_K))
+    own, other = [], []
+    told = [e for *_, sequences in trained for e in sequences["experts"]]
+    versions = [v for *_, sequences in trained for v in sequences["versions"]]
+    for number, (of_tokens, of_response) in enumerate(zip(told, versions, strict=True)):
+        by_version = [chosen[number] for chosen in of_versions]
+        experts = of_tokens.view_as(by_version[0])
+        # The experts of a token are those that the log-prob of the next one came from.
+        before = len(experts) - len(of_response)
+        for at, version in enumerate(of_response.tolist(), before):
+            same = [experts[at].sort().values.equal(c[at].sort().values) for c in by_version]
+            own.append(same[version])
+            other.append(same[(version + 1) % STEPS])
+    assert fmean(own) > 0.995, "but for ties"
+    assert fmean(other) < 0.95, "versions that nobody could tell apart"
+
+
+def hugging_face_directory(directory, model, config, version):
+    """Return a copy of the model's directory with the weights of a version."""
+    made = directory / f"version-{version}"
+    shutil.copytree(model, made)
+    save_file(weights_of(config, version), made / "model.safetensors", {"format": "pt"})
+    return made
 
 
 def test_without_staleness_a_split_run_is_the_synchronous_one(here, configured):

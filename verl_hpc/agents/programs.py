@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,11 +19,16 @@ from verl_hpc.agents.held import hold
 from verl_hpc.errors import SandboxError
 from verl_hpc.package import FOLDER
 from verl_hpc.rewards.sandbox.containment import Ending, Limits
+from verl_hpc.rewards.sandbox.keeper import remove_directory
 from verl_hpc.runs.records import as_record
 from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send
 
 _ENDS_WITHIN_S = 60.0
+_HELPER_GONE = "the helper that starts programs is gone"
+_KEEPER_GONE = (
+    "with the process that looks after it, which is gone; is the node out of memory or processes?"
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class Ended:
     """The end of a program. None of its processes and files is left."""
 
     ending: Ending
-    """killed: its first process, by a signal that no limit sends."""
+    """killed: its first process, by a signal that no limit sends, or a process that looks after it,
+    and it with that one."""
     status: int
     """Exit status of its first process where it exited, 127 where there is no such command, the
     number of the signal where it was killed, else 0. As in a shell, statuses above 128 are those
@@ -92,14 +100,14 @@ class Ended:
     wall_s: float
     """Seconds from its start to its end."""
     message: str
-    """The limit that it exceeded, or what is wrong with its score's file."""
+    """The limit that it exceeded, what is wrong with its score's file, or what killed it."""
 
 
 class Program:
     """A program under way. It ends when this is closed, or the rank ends."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+    def __init__(self, connection: socket.socket, programs: Programs) -> None:
+        self._socket, self._programs, self._begun = connection, programs, time.monotonic()
 
     def fileno(self) -> int:
         """Readable once `ended` returns or raises."""
@@ -109,19 +117,18 @@ class Program:
         """Return how the program has ended; None if it is under way.
 
         Raises:
-            SandboxError: it could not be run, or its keeper or the helper is gone, and it with
-                them; this says nothing about the program.
+            SandboxError: it could not be run, or the helper is gone, which says nothing about the
+                program.
         """
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             answer = receive(self._socket)
         except BlockingIOError:
             return None
-        except (EOFError, OSError) as error:
-            raise SandboxError(
-                "the process that looks after a program is gone; is the node out of memory or "
-                "processes?"
-            ) from error
+        except (EOFError, OSError):
+            self._programs.check()
+            wall_s = time.monotonic() - self._begun
+            return Ended("killed", signal.SIGKILL, "", None, wall_s, _KEEPER_GONE)
         if answer["failure"]:
             raise SandboxError(f"a program could not be run: {answer['failure']}")
         return as_record(answer["result"], Ended)
@@ -153,10 +160,18 @@ class Programs:
             connection = self._helper.connect()
             send(connection, asdict(job))
         except OSError as error:
-            raise SandboxError(f"the helper that starts programs is gone ({error})") from error
-        program = Program(connection)
+            remove_directory(self.directory)
+            raise SandboxError(f"{_HELPER_GONE} ({error})") from error
+        program = Program(connection, self)
         self._under_way.add(program)
         return program
+
+    def check(self) -> None:
+        """Raises: SandboxError: the helper is gone."""
+        if self._helper.process.poll() is not None:
+            # It would have done so.
+            remove_directory(self.directory)
+            raise SandboxError(_HELPER_GONE)
 
     def close(self) -> None:
         """End all programs and the helper, and wait until they have."""

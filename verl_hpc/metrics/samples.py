@@ -54,7 +54,8 @@ class SampleTurn:
     `parent` is the number of the turn that it continues, `before` what was said to the model after
     that turn, or from the beginning, `calls` are those of tools, and `reward` is what the tokens of
     the turn earn, if they have rewards of their own. Between the turn before and this one
-    `program_s` seconds passed, then `model_s` until it had ended.
+    `program_s` seconds passed, then `model_s` until it had ended. `begun` is when the model was
+    asked, in seconds since the epoch; None in older files.
     """
 
     number: int
@@ -67,12 +68,14 @@ class SampleTurn:
     model_s: float
     program_s: float
     finish_reason: str
+    begun: float | None = None
 
 
 @dataclass(frozen=True)
 class SampleSession:
     """A session of the model with a program or an environment: how it ended, what was wrong with
-    the program, and the end of its output."""
+    the program, the end of its output, and when it began, in seconds since the epoch (None in older
+    files)."""
 
     ending: str
     failure: str
@@ -81,6 +84,7 @@ class SampleSession:
     num_branches: int
     model_s: float
     program_s: float
+    begun: float | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,18 @@ class SampleGroup:
     prompt: str
     ground_truth: str
     responses: Sequence[SampleResponse]
+
+    @property
+    def sessions(self) -> list[list[SampleResponse]]:
+        """The responses, each with the other branches of its session."""
+        sessions: list[list[SampleResponse]] = []
+        for response in self.responses:
+            # Branches follow the first one of their session.
+            if response.branch and sessions:
+                sessions[-1].append(response)
+            else:
+                sessions.append([response])
+        return sessions
 
 
 @dataclass(frozen=True)

@@ -47,23 +47,17 @@ def _groups(groups: Sequence[SampleGroup], *, is_open: bool) -> str:
 
 
 def _group(group: SampleGroup, place: int, *, is_open: bool) -> str:
-    sessions: list[list[SampleResponse]] = []
-    for response in group.responses:
-        # Branches follow the first one of their session.
-        if response.branch and sessions:
-            sessions[-1].append(response)
-        else:
-            sessions.append([response])
-    scores = ", ".join(number(branches[0].score) for branches in sessions)
+    scores = ", ".join(number(branches[0].score) for branches in group.sessions)
     start = " ".join(visible(group.prompt).split())
     short = start if len(start) <= _SUMMARY else f"{start[:_SUMMARY]} ..."
     told = f"<small>scores {scores}</small>" if group.responses else ""
     opened = " open" if is_open else ""
+    responses = (_response(branches, i) for i, branches in enumerate(group.sessions, 1))
     return (
         f'<details class="sample"{opened}><summary>Prompt {place} <q>{escape(short)}</q>{told}'
         f"</summary>{text_below('prompt', group.prompt)}"
         f"{text_below('ground truth', group.ground_truth)}"
-        f"{''.join(_response(branches, i) for i, branches in enumerate(sessions, 1))}</details>"
+        f"{''.join(responses)}</details>"
     )
 
 

@@ -1,4 +1,5 @@
-"""Show the timeline of a few steps as HTML: which rank ran which operator when."""
+"""Show the timeline of a few steps as HTML: which rank ran which operator when, and what sessions
+with programs and environments did meanwhile."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from verl_hpc.metrics.lanes import Lane, lanes
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
 from verl_hpc.metrics.series import OTHER
+from verl_hpc.metrics.session_lanes import SESSION_COLOURS, SESSIONS, session_lanes
 from verl_hpc.metrics.text import duration
 from verl_hpc.metrics.timeline import Interval, read_timeline, step_range
 
@@ -49,8 +51,12 @@ def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float
     if shown - set(colours):
         used[OTHER] = colours[OTHER]
     marks = {f"step {step}": start - zero for step, start in _starts(intervals).items()}
-    drawn = lanes(TITLE, _lanes(intervals, zero), colours, colours[OTHER], marks)
-    return f'<div class="card">{drawn}{key(used)}<p>{_note(intervals, pause)}</p></div>'
+    rows, note = _lanes(intervals, zero), _note(intervals, pause)
+    if sessions := session_lanes(run_directory, [*_starts(intervals)], zero):
+        rows, note = [*rows, *sessions], f"{note} {SESSIONS}"
+        colours, used = colours | SESSION_COLOURS, used | SESSION_COLOURS
+    drawn = lanes(TITLE, rows, colours, colours[OTHER], marks)
+    return f'<div class="card">{drawn}{key(used)}<p>{note}</p></div>'
 
 
 def _note(intervals: Sequence[Interval], pause: float) -> str:

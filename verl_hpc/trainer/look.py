@@ -184,13 +184,14 @@ def _session(
                 model_s=turn.ended - turn.begun,
                 program_s=max(turn.begun - since, 0.0),
                 finish_reason=turn.finish_reason,
+                begun=turn.begun,
             )
         )
         spans.append((turn.start - prompt_length, turn.stop - prompt_length))
     fields = {"text": "", "turns": turns, "spans": spans, "num_turns": len(turns)}
     if record.row == 0:
         told = record.ending, record.failure, record.output, len(record.turns), len(record.leaves)
-        fields["session"] = SampleSession(*told, record.model_s, record.program_s)
+        fields["session"] = SampleSession(*told, record.model_s, record.program_s, record.begun)
     return fields | {"branch": record.row}
 
 

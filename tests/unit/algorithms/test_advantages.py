@@ -89,6 +89,34 @@ def grpo(e, rows):
     return of_responses(rows, scaled)
 
 
+def turns_of(row):
+    """Places of the tokens of each turn."""
+    turns = []
+    for t in row.counted:
+        if turns and t - 1 in turns[-1]:
+            turns[-1].append(t)
+        else:
+            turns.append([t])
+    return turns
+
+
+def grpo_turns(e, rows):
+    def earned(row, k):
+        return sum(row.rewards[t] for turn in turns_of(row)[k:] for t in turn)
+
+    of_rows = []
+    for row in rows:
+        of_rows.append([0.0] * len(row.mask))
+        for k, turn in enumerate(turns_of(row)):
+            there = [r for r in rows if r.group == row.group and len(turns_of(r)) > k]
+            compared = [earned(r, k) for r in there]
+            if len(there) > 1:
+                by = deviation_of(compared) + e.epsilon if e.std == "group" else 1.0
+                for t in turn:
+                    of_rows[-1][t] = (earned(row, k) - mean_of(compared)) / by
+    return of_rows
+
+
 def grpo_passk(e, rows):
     leads = []
     for row in rows:
@@ -198,6 +226,7 @@ ORACLES = {
     gpg: [{}, {"f_norm": 3.0}],
     grpo: [{}, {"epsilon": 1e-4}, {"std": "batch"}, {"std": "none"}],
     grpo_passk: [{}, {"std": "none"}],
+    grpo_turns: [{}, {"epsilon": 1e-4}, {"std": "none"}],
     opo: [{}],
     optimal_token_baseline: [{}, {"handle_zero_tail": False}],
     prime: [{}, {"normalise": "none"}, {"process_weight": 0.0}, {"outcome_weight": 0.0}],
@@ -221,7 +250,7 @@ def test_against_loops(oracle, options, data, owners):
     drawn = data.draw(rows(several=oracle is grpo_passk))
     # A deviation of 0 but for rounding says nothing.
     assume(options.get("std") != "batch" or len({row.score for row in drawn}) > 1)
-    tolerance = 1e-6 if oracle is gdpo else 1e-9
+    tolerance = 1e-6 if oracle in (gdpo, grpo_turns) else 1e-9
     agrees(estimator, lambda rows: oracle(estimator, rows), drawn, owners, tolerance)
 
 
@@ -251,6 +280,26 @@ def test_long_responses():
         masks = [[int(dice.random() < share) for _ in range(width)] for share in (1.0, 0.7, 0.0)]
         some = [Row(0, 0.0, numbers[i], masks[i], numbers[i + 3], 0.0) for i in range(3)]
         agrees(estimator, lambda rows: gae(estimator, rows), some, [0, 1, 0])
+
+
+def test_turns_are_compared_with_the_same_turn_of_the_others():
+    """Sessions of three, two and two turns; the second turn earns 1, 0 and 2, the last one 0.5."""
+    sessions = [
+        Row(0, 1.5, [0, 0, 0, 1, 0, 0.5], [1, 1, 0, 1, 0, 1], [0.0] * 6, 0.0),
+        Row(0, 0.0, [0, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0], [0.0] * 6, 0.0),
+        Row(0, 2.0, [0, 0, 0, 2, 0, 0], [1, 1, 0, 1, 0, 0], [0.0] * 6, 0.0),
+        Row(1, 3.0, [3, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0], [0.0] * 6, 0.0),
+    ]
+    # From each of the first two turns on the three earn 1.5, 0 and 2: 7/6 on average.
+    one, two, three = 1 / 3, -7 / 6, 5 / 6
+    expected = [
+        [one, one, 0, one, 0, 0],  # no other has a third turn
+        [two, 0, two, two, 0, 0],
+        [three, three, 0, three, 0, 0],
+        [0, 0, 0, 0, 0, 0],  # nothing to compare with
+    ]
+    found = ESTIMATORS["grpo_turns"](std="none")(scored(sessions))
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_what_an_estimator_lacks_is_named():

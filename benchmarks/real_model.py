@@ -1,13 +1,14 @@
 """What SmolLM2-135M-Instruct learns on two CPU ranks, on problems that occur nowhere in training.
 
-For each task and seed launch/quickstart_real.sh runs from nothing: GRPO, and as a control GRPO
-whose rewards are shuffled among the responses; PPO and DAPO run on the first seed. Accuracy is that
+For each task launch/quickstart_real.sh runs from nothing: GRPO on all seeds; on the first one also
+GRPO whose rewards are shuffled among the responses, as a control, DAPO and PPO. Accuracy is that
 of greedy answers to the same 500 problems before and after; p is that of McNemar's exact test, of
 two sides, on the problems that one of the two answered right and the other did not. pass@8 is that
 of 8 answers of the base model to each problem at temperature 1.
 
 usage: python -m benchmarks.real_model [--tasks sums left] [--seeds 0 1 2] [--steps 24]
-           [--keep runs/real-model] [--json FILE] [--markdown FILE] [--picture FILE]
+           [--algorithms GRPO "GRPO, shuffled rewards" DAPO PPO] [--keep runs/real-model]
+           [--json FILE] [--markdown FILE] [--picture FILE]
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ ALGORITHMS = {
         "rollout.num_samples=4",
     ),
 }
-ON_ALL_SEEDS = ("GRPO", "GRPO, shuffled rewards")
 BASE = "base"
 
 
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=("sums", "left"), default=["sums", "left"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument(
         "--keep",
         type=Path,
@@ -176,8 +177,8 @@ def main() -> None:
     for task in arguments.tasks:
         base = trained(task, BASE, arguments.seeds[0], 1, arguments.keep)
         passes[task] = read_metrics(base)[0]["val/sampled/pass@8"]
-        for algorithm in ALGORITHMS:
-            seeds = arguments.seeds if algorithm in ON_ALL_SEEDS else arguments.seeds[:1]
+        for algorithm in arguments.algorithms:
+            seeds = arguments.seeds if algorithm == "GRPO" else arguments.seeds[:1]
             for seed in seeds:
                 directory = trained(task, algorithm, seed, arguments.steps, arguments.keep)
                 results.append(measured(task, algorithm, seed, directory))

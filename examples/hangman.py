@@ -2,10 +2,10 @@
 
 `python examples/hangman.py --out DIR --seed N`, by a Python that has `verifiers[ta]`, writes
 sft.jsonl, rl.jsonl, evaluation.jsonl, and phrases.json, the texts that become one token each. Games
-to imitate mostly go through the alphabet, and less often through letters that are frequent in
-English, which finds more of a word. Words of evaluation are the same for
-every seed, and occur nowhere in training. Where NLTK's words cannot be downloaded, those in the
-texts that textarena comes with take their place.
+to imitate mostly go through the alphabet, and less often through letters by how frequent they are,
+which finds more of a word. Words of evaluation are the same for every seed, and occur nowhere in
+training. Where NLTK's words cannot be downloaded, those in the texts that textarena comes with take
+their place.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ def played(task: Any, random: Random) -> Iterator[dict[str, str]]:
             yield {"role": "user", "content": told}
 
 
+def _row(task: Any, word: str) -> dict[str, Any]:
+    return {**row_of(task, GAME), "answer": word}
+
+
 def phrases(prompts: Iterable[str]) -> list[str]:
     """Return the texts of a game that do not tell games apart, and the cells of the board."""
     parts = {part for prompt in prompts for part in re.split(r"(?<=\n)(?=  )", prompt)}
@@ -112,26 +116,26 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     provide_words()
     environment = environment_of(json.dumps({"taskset": {"id": "textarena", "game": GAME}}))
-    trained: list[Any] = []
+    trained: list[tuple[Any, str]] = []
     evaluated: dict[str, Any] = {}
     for task in islice(environment.taskset, NUM_TASKS):
         word = word_of(task)
         if zlib.crc32(word.encode()) % ONE_OF == 0:
             evaluated[word] = task
         else:
-            trained.append(task)
+            trained.append((task, word))
     random = Random(given.seed)  # noqa: S311
     random.shuffle(trained)
     files = {
-        "sft": ({"messages": [*played(task, random)]} for task in trained[:NUM_IMITATED]),
-        "rl": (row_of(task, GAME) for task in trained[NUM_IMITATED:]),
-        "evaluation": (row_of(task, GAME) for task in evaluated.values()),
+        "sft": ({"messages": [*played(task, random)]} for task, _ in trained[:NUM_IMITATED]),
+        "rl": (_row(task, word) for task, word in trained[NUM_IMITATED:]),
+        "evaluation": (_row(task, word) for word, task in evaluated.items()),
     }
     for name, rows in files.items():
         (given.out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    system = [{task.data.system_prompt} for task in trained[:1]]
-    texts = [*{task.data.prompt for task in trained}]
-    (given.out / "phrases.json").write_text(json.dumps([*phrases(texts), *system[0]]))
+    texts = {task.data.prompt for task, _ in trained}
+    system = {task.data.system_prompt for task, _ in trained}
+    (given.out / "phrases.json").write_text(json.dumps([*phrases(texts), *system]))
     return 0
 
 

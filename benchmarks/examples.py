@@ -4,8 +4,9 @@ One after the other, in an environment that is there. `before` is the first step
 figure, `after` the last one, of safe_rlhf the mean of the last 30 steps. Accuracy is of problems
 that are held out, 512 of the quickstart or of the calculator; the table counts those that occur in
 the training data of the warm-up or of the run. The quickstart's are answered greedily, the
-calculator's four times each as in training. Turns are of the model in a response; these, cost and
-reward are those of the samples.
+calculator's four times each as in training, those of agents and of Hangman once and greedily, 256
+and 128 of them. The score of Hangman is the share of a word that was found. Turns are of the model
+in a response; these, cost and reward are those of the samples.
 
 usage: python -m benchmarks.examples [--examples calculator grpo_async grpo_context ...]
            [--seeds 0] [--keep runs/examples] [--json FILE] [--markdown FILE]
@@ -29,8 +30,11 @@ from verl_hpc.metrics.log import read_metrics
 SCRIPT = "launch/examples.sh"
 FIGURES = {
     "calculator": {"accuracy": ("val/accuracy", 1), "turns": ("rollout/turns/mean", 1)},
+    "calculator_agent": {"accuracy": ("val/accuracy", 1), "turns": ("rollout/turns/mean", 1)},
     "grpo_async": {"accuracy": ("val/accuracy", 1)},
     "grpo_context": {"accuracy": ("val/accuracy", 1)},
+    "hangman": {"score": ("val/score/mean", 1)},
+    "lookup_agent": {"accuracy": ("val/accuracy", 1), "turns": ("rollout/turns/mean", 1)},
     "moe": {"accuracy": ("val/accuracy", 1)},
     "ppo_split": {"accuracy": ("val/accuracy", 1)},
     "safe_rlhf": {"cost": ("safety/cost", 30), "reward": ("critic/score/mean", 30)},

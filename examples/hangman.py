@@ -2,9 +2,10 @@
 
 `python examples/hangman.py --out DIR --seed N`, by a Python that has `verifiers[ta]`, writes
 sft.jsonl, rl.jsonl, evaluation.jsonl, and phrases.json, the texts that become one token each. Games
-to imitate are played by somebody who names random letters. Words of evaluation are the same for
-every seed, and occur nowhere in training. Where NLTK's words cannot be downloaded, those in the
-texts that textarena comes with take their place.
+to imitate mostly go through the alphabet, and less often through letters by how frequent they are,
+which finds more of a word. Words of evaluation are the same for every seed, and occur nowhere in
+training. Where NLTK's words cannot be downloaded, those in the texts that textarena comes with take
+their place.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ GAME = "Hangman-v0"
 NUM_TASKS, NUM_IMITATED = 7000, 4000
 ONE_OF = 10
 """One word of so many is kept for evaluation."""
-REPEATS = 0.1
-"""Share of letters in games to imitate that were named before."""
+FREQUENT = "EARIOTNSLCUDPMHGBFYWKVXZJQ"
+"""Letters by how many of a dictionary's words have them."""
+ALPHABETICAL = 0.65
+"""Share of games to imitate that go through the alphabet; the others go through FREQUENT."""
+SLIPS = 0.1
+"""Share of turns in games to imitate that name a random letter instead."""
 
 
 def provide_words() -> None:
@@ -65,21 +70,24 @@ def word_of(task: Any) -> str:
 
 
 def played(task: Any, random: Random) -> Iterator[dict[str, str]]:
-    """Yield the messages of a game by somebody who names random letters."""
+    """Yield the messages of a game that goes through letters in one of two orders."""
     from verifiers.v1.tasksets.textarena.taskset import _latest_feedback
 
     yield from row_of(task, "")["prompt"]
     game = begun(task)
-    named: list[str] = []
+    left = [*(ascii_uppercase if random.random() < ALPHABETICAL else FREQUENT)]
     while not game.state.done:
-        others = [letter for letter in ascii_uppercase if letter not in named]
-        again = named and random.random() < REPEATS
-        named.append(random.choice(named if again else others))
-        yield {"role": "assistant", "content": f"[{named[-1]}]"}
-        game.step(f"[{named[-1]}]")
+        slips = random.random() < SLIPS
+        move = f"[{left.pop(random.randrange(len(left)) if slips else 0)}]"
+        yield {"role": "assistant", "content": move}
+        game.step(move)
         if not game.state.done:
             told = _latest_feedback(str(game.get_observation()[1]))
             yield {"role": "user", "content": told}
+
+
+def _row(task: Any, word: str) -> dict[str, Any]:
+    return {**row_of(task, GAME), "answer": word}
 
 
 def phrases(prompts: Iterable[str]) -> list[str]:
@@ -108,26 +116,26 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     provide_words()
     environment = environment_of(json.dumps({"taskset": {"id": "textarena", "game": GAME}}))
-    trained: list[Any] = []
+    trained: list[tuple[Any, str]] = []
     evaluated: dict[str, Any] = {}
     for task in islice(environment.taskset, NUM_TASKS):
         word = word_of(task)
         if zlib.crc32(word.encode()) % ONE_OF == 0:
             evaluated[word] = task
         else:
-            trained.append(task)
+            trained.append((task, word))
     random = Random(given.seed)  # noqa: S311
     random.shuffle(trained)
     files = {
-        "sft": ({"messages": [*played(task, random)]} for task in trained[:NUM_IMITATED]),
-        "rl": (row_of(task, GAME) for task in trained[NUM_IMITATED:]),
-        "evaluation": (row_of(task, GAME) for task in evaluated.values()),
+        "sft": ({"messages": [*played(task, random)]} for task, _ in trained[:NUM_IMITATED]),
+        "rl": (_row(task, word) for task, word in trained[NUM_IMITATED:]),
+        "evaluation": (_row(task, word) for word, task in evaluated.items()),
     }
     for name, rows in files.items():
         (given.out / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    system = [{task.data.system_prompt} for task in trained[:1]]
-    texts = [*{task.data.prompt for task in trained}]
-    (given.out / "phrases.json").write_text(json.dumps([*phrases(texts), *system[0]]))
+    texts = {task.data.prompt for task, _ in trained}
+    system = {task.data.system_prompt for task, _ in trained}
+    (given.out / "phrases.json").write_text(json.dumps([*phrases(texts), *system]))
     return 0
 
 

@@ -120,6 +120,15 @@ def test_images_that_occur_nowhere_in_training(tmp_path):
     assert 0.2 <= before <= 0.6 and gain >= 0.2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_an_agent_of_openai_learns_to_look_names_up(tmp_path):
+    shell(tmp_path, SCRIPT, "lookup_agent", "0")
+    assert gained(tmp_path, "lookup_agent")[1] >= 0.2
+    turns = [row["rollout/turns/mean"] for row in read_metrics(tmp_path / "lookup_agent")[1:]]
+    assert turns[-1] > turns[0] + 0.5
+
+
 def mean(rows, name):
     return sum(row[name] for row in rows) / len(rows)
 

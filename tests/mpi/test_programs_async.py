@@ -158,15 +158,18 @@ def test_programs_go_on_under_newer_weights_and_none_is_left_out(
     assert set(map(int, anew)) <= set(trained[3][0].rows), "of the last step alone"
 
 
+@pytest.mark.parametrize(("staleness", "words"), [(1, []), (2, ["waits"])])
 def test_the_trainer_has_the_experts_of_the_versions_that_sampled(
-    here, tiny_model, shared_directory, configured, noted
+    here, tiny_model, shared_directory, configured, noted, staleness, words
 ):
-    """The oracle: what the routers of transformers choose with the weights of each version."""
+    """The oracle: what the routers of transformers choose with the weights of each version. With a
+    staleness of 2, turns of a program have different versions."""
     model, _ = mixture_for_vllm(tiny_model, "normalised")
+    settings = {"model": model, "replay": "rollout", "staleness": staleness}
     apart = {"train": "0", "rollout": "1"}
-    config = configured("replay", apart, model=model, replay="rollout", staleness=1)
+    config = configured(f"replay-{staleness}", apart, *words, **settings)
     rows = recipe_runs.finish(here, config)
-    assert max(row["rollout/lag/max"] for row in rows) == 1
+    assert max(row["rollout/lag/max"] for row in rows) == staleness
     trained, _ = noted()
     if here.world.rank > 0:
         return
@@ -178,6 +181,7 @@ def test_the_trainer_has_the_experts_of_the_versions_that_sampled(
     own, other = [], []
     told = [e for *_, sequences in trained for e in sequences["experts"]]
     versions = [v for *_, sequences in trained for v in sequences["versions"]]
+    assert any(len(set(v.tolist())) > 1 for v in versions) == (staleness == 2)
     for number, (of_tokens, of_response) in enumerate(zip(told, versions, strict=True)):
         by_version = [chosen[number] for chosen in of_versions]
         experts = of_tokens.view_as(by_version[0])
@@ -193,7 +197,7 @@ def test_the_trainer_has_the_experts_of_the_versions_that_sampled(
 
 def hugging_face_directory(directory, model, config, version):
     """Return a copy of the model's directory with the weights of a version."""
-    made = directory / f"version-{version}"
+    made = directory / f"{config.name}-version-{version}"
     shutil.copytree(model, made)
     save_file(weights_of(config, version), made / "model.safetensors", {"format": "pt"})
     return made

@@ -10,12 +10,12 @@ from tests.unit.ranks import on_ranks
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
-from verl_hpc.generation.generate import generate
+from verl_hpc.generation.generate import _rewards, _rows, generate
 from verl_hpc.generation.kept import KeptResponses
 from verl_hpc.generation.rollout import Rollout
-from verl_hpc.generation.slots import GenerateSettings
+from verl_hpc.generation.slots import GenerateSettings, Slot
 from verl_hpc.placement.layouts import Pool
-from verl_hpc.rollout.protocol import Feed, Response, Sampling
+from verl_hpc.rollout.protocol import Branch, Episode, Feed, Response, Sampling
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.step.batch import StepRows
 from verl_hpc.step.placement import Placement
@@ -239,3 +239,15 @@ def test_what_was_made_ahead_is_not_made_again():
         ((samples, columns), metrics), ((others, other_columns), measured) = one, another
         assert (others, measured) == (samples, metrics)
         assert same(columns, other_columns)
+
+
+def test_each_leaf_of_a_program_has_the_whole_score():
+    """Turns earn 1, 0.5 and 2, and the score is their sum. The last token of each leaf has what the
+    other one's turns earn."""
+    first = Branch((1,), Response((2, 3, 4, 5), (0.0,) * 4, "stop", (1, 1, 0, 1)), {1: 1.0, 3: 0.5})
+    second = Branch((1,), Response((2, 3, 6, 7), (0.0,) * 4, "stop", (0, 0, 0, 1)), {3: 2.0})
+    whole = replace(first.response, episode=Episode((first, second), 3.5))
+    rows = _rows(Slot(1, 2, 0, 0, Problem(0, "a"), (1,)), whole, 64)
+    assert [slot.index for slot, _ in rows] == [128, 129]
+    given = [_rewards(response).tolist() for _, response in rows]
+    assert given == [[0.0, 1.0, 0.0, 2.5], [0.0, 0.0, 0.0, 3.5]]

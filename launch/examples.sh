@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision [seed [SETTING...]]
+# usage: launch/examples.sh calculator|calculator_agent|grpo_async|grpo_context|mini_swe_agent|moe|ppo_split|safe_rlhf|vision [seed [SETTING...]]
 #   SETTING   of the example's own run, after the warm-up: steps=10
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   calculator_agent the same, and the calculator is a program that asks the model for turns
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   grpo_context the quickstart's GRPO: two ranks share every sequence in training
+#   mini_swe_agent a public coding agent, which is installed in .mini_swe_agent, repairs bugs
 #   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
@@ -17,7 +18,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-examples="calculator|calculator_agent|grpo_async|grpo_context|moe|ppo_split|safe_rlhf|vision"
+examples="calculator|calculator_agent|grpo_async|grpo_context|mini_swe_agent|moe|ppo_split|safe_rlhf|vision"
 name=${1:?usage: launch/examples.sh $examples [seed [SETTING...]]} seed=${2:-0}
 settings=("${@:3}")
 if [[ "|$examples|" != *"|$name|"* ]]; then
@@ -66,6 +67,22 @@ grpo_async | grpo_context | ppo_split)
     train quickstart_sft sft.jsonl model "$held_out"
     say "2 of 3: $name"
     train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
+    ;;
+mini_swe_agent)
+    agent=.mini_swe_agent/bin/python
+    if [ ! -e $agent ]; then
+        say "once: install the agent in .mini_swe_agent"
+        run "$python" -m venv .mini_swe_agent
+        # Later releases of litellm take a second longer to start.
+        run $agent -m pip install --quiet mini-swe-agent==2.4.6 litellm==1.81.16
+    fi
+    say "1 of 3: repositories, a decoder with random weights, and its supervised warm-up"
+    run "$python" examples/bugs/repositories.py --out "$runs/data" --seed "$seed"
+    decoder "${quickstart_decoder/64\}/256\}}" --phrases "$runs/data/phrases.json"
+    train mini_swe_agent_sft sft.jsonl model
+    say "2 of 3: reinforcement learning, with the agent in a sandbox"
+    train "$name" rl.jsonl mini_swe_agent_sft/checkpoints/latest \
+        "evaluation.sets.unseen.source.paths=[$runs/data/evaluation.jsonl]"
     ;;
 moe)
     held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"

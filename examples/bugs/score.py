@@ -1,7 +1,7 @@
 """Scores a repaired repository by a test that the agent has not seen: 1 if it passes, else 0.
 
 A run starts it after the agent has ended (`rollout.program.score`). The row's ground truth is JSON
-of a function, the arguments of some calls, and their values. The repository's code runs in a
+of a file, a function in it, the arguments of some calls, and their values. The repository's code runs in a
 process of its own, which is told the arguments alone.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 CALLER = """
-import importlib, json, sys
-module, name, calls = json.loads(sys.argv[1])
-function = getattr(importlib.import_module(module), name)
+import json, runpy, sys
+file, name, calls = json.loads(sys.argv[1])
+function = runpy.run_path(file)[name]
 print(json.dumps([function(*arguments) for arguments in calls]))
 """
 TIMEOUT_S = 5.0
@@ -26,10 +26,10 @@ TIMEOUT_S = 5.0
 
 def passes(test: Mapping[str, Any], repository: Path) -> bool:
     """Whether the function of a test returns the values that it has to."""
-    called = json.dumps([test["module"], test["function"], test["calls"]])
+    called = json.dumps([test["file"], test["function"], test["calls"]])
     try:
         run = subprocess.run(  # noqa: S603
-            [sys.executable, "-S", "-c", CALLER, called],
+            [sys.executable, "-I", "-S", "-c", CALLER, called],
             cwd=repository,
             env={},
             capture_output=True,

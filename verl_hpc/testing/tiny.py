@@ -75,6 +75,7 @@ def make_tiny_model(
     seed: int = 0,
     noise: float = 0.0,
     prompts: Iterable[str] = (),
+    phrases: Sequence[str] = (),
     **sizes: Any,
 ) -> Path:
     """Write config, random weights (float32 safetensors) and a tokenizer to `directory`.
@@ -88,6 +89,7 @@ def make_tiny_model(
             biases and norms, which start at 0 and 1, differ in tests.
         prompts: texts whose common beginning and common end become one token each; every other byte
             is a token.
+        phrases: further texts that become one token each.
         sizes: fields of the Hugging Face configuration. By default heads have 32 elements, the
             smallest that vLLM takes on CPUs, and there are 4, or as many as fit into hidden_size.
     """
@@ -100,7 +102,7 @@ def make_tiny_model(
     logging.disable_progress_bar()
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    vocab_size = save_tokenizer(target, common_phrases(prompts))
+    vocab_size = save_tokenizer(target, [*common_phrases(prompts), *phrases])
     fields: dict[str, Any] = {
         "vocab_size": vocab_size,
         **_heads(sizes),
@@ -173,6 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "what they end with; else it has one for each byte",
     )
     parser.add_argument(
+        "--phrases", type=Path, metavar="JSON", help="a list of texts that become one token each"
+    )
+    parser.add_argument(
         "--sizes", default="{}", metavar="JSON", help='such as {"hidden_size": 128}'
     )
     arguments = parser.parse_args(argv)
@@ -185,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tied=arguments.tied,
         seed=arguments.seed,
         prompts=prompts_of(arguments.prompts_of) if arguments.prompts_of else (),
+        phrases=json.loads(arguments.phrases.read_text()) if arguments.phrases else (),
         **json.loads(arguments.sizes),
     )
     print(f"{arguments.out}: a {arguments.family} with random weights, and its tokenizer")

@@ -1,8 +1,8 @@
 """Scores a repaired repository by a test that the agent has not seen: 1 if it passes, else 0.
 
 A run starts it after the agent has ended (`rollout.program.score`). The row's ground truth is JSON
-of a file, a function in it, the arguments of some calls, and their values. The repository's code runs in a
-process of its own, which is told the arguments alone.
+of a file, a function in it, the arguments of some calls, and their values. The repository's code
+runs in a process of its own, which is told the arguments alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def passes(test: Mapping[str, Any], repository: Path) -> bool:
     """Whether the function of a test returns the values that it has to."""
     called = json.dumps([test["file"], test["function"], test["calls"]])
     try:
-        run = subprocess.run(  # noqa: S603
+        run = subprocess.run(
             [sys.executable, "-I", "-S", "-c", CALLER, called],
             cwd=repository,
             env={},

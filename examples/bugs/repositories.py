@@ -24,14 +24,14 @@ from verl_hpc.testing.task_files import task_main, write_files
 ROWS = {"sft": 20_000, "rl": 5_000, "evaluation": 512}
 EVALUATION_SHARE = 0.1
 NAMES = {
-    "+": ("add", "plus", "total", "join"),
-    "-": ("sub", "minus", "less", "diff"),
-    "*": ("mul", "times", "product", "scale"),
-    "//": ("div", "over", "share", "split"),
-    "%": ("mod", "rem", "left", "rest"),
+    "+": ("add", "plus"),
+    "-": ("sub", "minus"),
+    "*": ("mul", "times"),
+    "//": ("div", "over"),
+    "%": ("mod", "rem"),
 }
 """Names of functions by the operator that they need."""
-LOOKS, RIGHT = 0.6, 0.5
+LOOKS, RIGHT = 0.4, 0.75
 """Shares of chats to imitate that look at the function first, and that choose the operator that its
 name asks for."""
 SYSTEM = "Fix the bug."

@@ -31,7 +31,7 @@ NAMES = {
     "%": ("mod", "rem"),
 }
 """Names of functions by the operator that they need."""
-LOOKS, RIGHT = 0.4, 0.75
+LOOKS, RIGHT = 0.35, 0.85
 """Shares of chats to imitate that look at the function first, and that choose the operator that its
 name asks for."""
 SYSTEM = "Fix the bug."

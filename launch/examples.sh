@@ -8,6 +8,7 @@
 #   grpo_context the quickstart's GRPO: two ranks share every sequence in training
 #   hangman      an environment of the package verifiers, unmodified, which is installed in .verifiers
 #   lookup_agent an agent of the package openai: the model calls a tool, up to four turns long
+#   mini_swe_agent a public coding agent, which is installed in .mini_swe_agent, repairs bugs
 #   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
@@ -19,7 +20,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-examples="calculator|calculator_agent|grpo_async|grpo_context|hangman|lookup_agent|moe|ppo_split|safe_rlhf|vision"
+examples="calculator|calculator_agent|grpo_async|grpo_context|hangman|lookup_agent|mini_swe_agent|moe|ppo_split|safe_rlhf|vision"
 name=${1:?usage: launch/examples.sh $examples [seed [SETTING...]]} seed=${2:-0}
 settings=("${@:3}")
 if [[ "|$examples|" != *"|$name|"* ]]; then
@@ -85,6 +86,22 @@ hangman | lookup_agent)
     train "${name%_agent}_sft" sft.jsonl model
     say "2 of 3: $name"
     train "$name" rl.jsonl "${name%_agent}_sft/checkpoints/latest" \
+        "evaluation.sets.unseen.source.paths=[$runs/data/evaluation.jsonl]"
+    ;;
+mini_swe_agent)
+    agent=.mini_swe_agent/bin/python
+    if [ ! -e $agent ]; then
+        say "once: install the agent in .mini_swe_agent"
+        run "$python" -m venv .mini_swe_agent
+        # Later releases of litellm take a second longer to start.
+        run $agent -m pip install --quiet mini-swe-agent==2.4.6 litellm==1.81.16
+    fi
+    say "1 of 3: repositories, a decoder with random weights, and its supervised warm-up"
+    run "$python" examples/bugs/repositories.py --out "$runs/data" --seed "$seed"
+    decoder "${quickstart_decoder/64\}/256\}}" --phrases "$runs/data/phrases.json"
+    train mini_swe_agent_sft sft.jsonl model
+    say "2 of 3: reinforcement learning, with the agent in a sandbox"
+    train "$name" rl.jsonl mini_swe_agent_sft/checkpoints/latest \
         "evaluation.sets.unseen.source.paths=[$runs/data/evaluation.jsonl]"
     ;;
 moe)

@@ -41,8 +41,10 @@ def test_a_tokenizer_for_a_run_has_one_token_a_letter(tmp_path):
     task = {"kind": "reasoning_gym", "task": "spell_backward", "size": 20}
     config = tmp_path / "run.yaml"
     config.write_text(dump_config(parse(data__train=task | {"template": "{question} ->"})))
-    model = tmp_path / "model"
-    assert main(["--out", str(model), "--prompts-of", str(config)]) == 0
+    model, phrases = tmp_path / "model", tmp_path / "phrases.json"
+    phrases.write_text('["sed -i"]')
+    words = ["--prompts-of", str(config), "--phrases", str(phrases)]
+    assert main(["--out", str(model), *words]) == 0
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     prompt = "Spell this word backward (example: sun -> nus): zyx ->"
@@ -50,4 +52,5 @@ def test_a_tokenizer_for_a_run_has_one_token_a_letter(tmp_path):
     assert len(ids) == 5
     assert tokenizer.convert_ids_to_tokens(ids[1:4]) == ["z", "y", "x"]
     assert tokenizer.decode(ids) == prompt
-    assert AutoConfig.from_pretrained(model).vocab_size == len(tokenizer) == 3 + 256 + 2
+    assert AutoConfig.from_pretrained(model).vocab_size == len(tokenizer) == 3 + 256 + 3
+    assert len(tokenizer("sed -i x")["input_ids"]) == 3

@@ -1,7 +1,6 @@
 """A reward that random weights earn a part of, so that every recipe has a gradient."""
 
 
-def score(response: str, ground_truth: str) -> float:
-    """Return the share of letters that are right at their place."""
-    right = sum(a == b for a, b in zip(response.strip(), ground_truth, strict=False))
-    return right / len(ground_truth)
+def score(response: str, _: str) -> float:
+    """Return the share of small letters among the characters of a response."""
+    return sum("a" <= character <= "z" for character in response) / max(len(response), 1)

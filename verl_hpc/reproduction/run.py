@@ -178,8 +178,9 @@ def _run(words: Sequence[str], out: Path) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment in which `python` is this interpreter, and imports this package."""
-    variables = dict(os.environ)
+    """Return an environment in which `python` is this interpreter and imports this package, and
+    threads that wait leave their core to others."""
+    variables = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", **os.environ}
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", _PACKAGE)):
         variables[name] = os.pathsep.join(filter(None, [str(first), variables.get(name)]))
     return variables

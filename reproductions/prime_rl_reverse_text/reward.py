@@ -1,7 +1,7 @@
-"""verifiers' reward of reverse-text: likeness of the answer to the prompt, read backwards.
+"""verifiers' reward of reverse-text: likeness of an answer to the prompt, read backwards.
 
-The likeness is that of Python's difflib, the ratio of SequenceMatcher, between the reversed prompt
-and what stands between the tags <reversed_text>; without tags an answer earns nothing.
+The likeness is the ratio of Python's difflib.SequenceMatcher between the reversed text and what
+stands between the tags <reversed_text>; an answer without them earns nothing.
 """
 
 import re

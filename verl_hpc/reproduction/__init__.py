@@ -1,1 +1,1 @@
-"""Published results of other programs as cases: what to run, what it must give, and what it gave."""
+"""Published results of other programs as cases: what to run, and what must come of it."""

@@ -33,6 +33,6 @@ for run, label, metric, name, epochs in FIGURES:
     curves[f"{run}: {label}"] = {
         who: list(enumerate(points, start=1)) for who, points in (("TRL", theirs), ("ours", ours))
     }
-clipped = read_metrics(OUT / "grpo")[-1]["actor/pg_clipfrac"]
-values["grpo: share of clipped tokens, last step"] = clipped
+clipped = max(row["actor/pg_clipfrac"] for row in read_metrics(OUT / "grpo"))
+values["grpo: largest share of clipped tokens"] = clipped
 print(json.dumps({"values": values, "curves": curves}))

@@ -62,6 +62,7 @@ def main():
             max_completion_length=8,
             loss_type="dapo",
             beta=0.04,
+            use_bias_correction_kl=False,
             epsilon=0.2,
             learning_rate=1e-3,
             lr_scheduler_type="constant",

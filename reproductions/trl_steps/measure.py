@@ -29,7 +29,7 @@ for run, label, metric, name, epochs in FIGURES:
     ours = [row[metric] for row in rows]
     theirs = by_step(json.loads((OUT / f"trl_{run}.json").read_text()), name, epochs)
     gaps = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    values[f"{run}: {label}"] = max(gaps) / fmean(map(abs, theirs))
+    values[f"{run}: {label}, relative difference"] = max(gaps) / fmean(map(abs, theirs))
     curves[f"{run}: {label}"] = {
         who: list(enumerate(points, start=1)) for who, points in (("TRL", theirs), ("ours", ours))
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -82,6 +82,7 @@ class Case:
         directory: absolute path of its directory.
         file: settings of its case.yaml.
         digest: hash of all its files.
+        runs_digest: hash of its commands, and of its files but case.yaml and measure.py.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -104,11 +105,17 @@ class Case:
             raise ConfigError(f"{path}: rows: {twice!r} is the name of two; names tell rows apart")
         if not (directory / MEASURE).is_file():
             raise ConfigError(f"{directory / MEASURE}: no such file; it prints a case's values")
-        texts = [p for p in sorted(self.directory.iterdir()) if p.is_file()]
-        hashed = hashlib.sha256()
-        for text in texts:
-            hashed.update(f"{text.name}\0{text.stat().st_size}\0".encode() + text.read_bytes())
-        self.digest = hashed.hexdigest()
+        texts = {p.name: p.read_bytes() for p in sorted(self.directory.iterdir()) if p.is_file()}
+        self.digest = _hash(texts)
+        others = {name: text for name, text in texts.items() if name not in (CASE, MEASURE)}
+        self.runs_digest = _hash(others | {CASE: "\0".join(self.file.commands).encode()})
+
+
+def _hash(texts: Mapping[str, bytes]) -> str:
+    hashed = hashlib.sha256()
+    for name, text in texts.items():
+        hashed.update(f"{name}\0{len(text)}\0".encode() + text)
+    return hashed.hexdigest()
 
 
 def find_cases(words: Sequence[str]) -> list[Case]:

@@ -119,7 +119,8 @@ def kept_result(case: Case, places: Places) -> Result | None:
 def run_case(case: Case, places: Places) -> Result:
     """Run a case, unless it cannot run here or its result is there already.
 
-    Commands that an earlier start has finished are not repeated; their runs resume where they were.
+    Commands that an earlier start has finished are not repeated, unless one of them or a file
+    beside case.yaml has changed; runs resume where they were.
 
     Raises:
         ConfigError: the case's directory of results has other files.
@@ -138,14 +139,14 @@ def run_case(case: Case, places: Places) -> Result:
             failed = f"{command}\nended with {status}; the end of {out / LOG}:\n{_tail(out / LOG)}"
             return _keep(Result(case.digest, failed=failed), out)
         seconds.append(time.time() - began)
-        _write(out / PROGRESS, {"digest": case.digest, "seconds": seconds})
+        _write(out / PROGRESS, {"digest": case.runs_digest, "seconds": seconds})
     measured = _measured(case, out)
     return _keep(Result(case.digest, **measured, seconds=sum(seconds), ended=time.time()), out)
 
 
 def _open(case: Case, out: Path) -> list[float]:
-    """Return the seconds of the commands that are finished; what another text of the case has left
-    is removed."""
+    """Return the seconds of the commands that are finished; what other commands have left is
+    removed."""
     try:
         progress = json.loads(read_regular(out / PROGRESS))
     except (FileNotFoundError, ValueError):
@@ -154,10 +155,10 @@ def _open(case: Case, out: Path) -> list[float]:
                 f"{out} has files, and no {PROGRESS}: it is no directory of results of this case; "
                 "choose another --directory"
             ) from None
-        progress = {"digest": case.digest, "seconds": []}
-    if progress["digest"] != case.digest:
+        progress = {"digest": case.runs_digest, "seconds": []}
+    if progress["digest"] != case.runs_digest:
         shutil.rmtree(out)
-        progress = {"digest": case.digest, "seconds": []}
+        progress = {"digest": case.runs_digest, "seconds": []}
     out.mkdir(parents=True, exist_ok=True)
     _write(out / PROGRESS, progress)
     return progress["seconds"]

@@ -49,14 +49,16 @@ def count(tmp_path):
     return len((tmp_path / "runs/reproduce/small/count").read_text())
 
 
-def test_a_case_is_run_once_and_again_when_its_text_changes(small, tmp_path, capsys):
+def test_a_case_is_run_once_and_again_when_its_commands_change(small, tmp_path, capsys):
     assert small() == 0
     assert "count   1       1     1          agrees" in capsys.readouterr().out
     assert small() == 0
     assert count(tmp_path) == 1
     assert small(SMALL.replace('"1"', '"one"')) == 0
     assert "one" in capsys.readouterr().out
-    assert count(tmp_path) == 1, "results of the old text stayed"
+    assert count(tmp_path) == 1, "another row repeats no command"
+    assert small(SMALL.replace("'x'", "'yy'"), measure=MEASURED + "\n") == 1
+    assert count(tmp_path) == 2, "results of other commands stayed"
 
 
 def test_a_case_that_failed_goes_on_behind_its_finished_commands(small, tmp_path, capsys):

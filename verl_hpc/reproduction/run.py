@@ -180,8 +180,12 @@ def _run(words: Sequence[str], out: Path) -> int:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which `python` is this interpreter and imports this package, and
-    threads that wait leave their core to others."""
-    variables = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", **os.environ}
+    threads that wait leave their core to others.
+
+    Variables of a batch job are left out: programs start their own ranks on its first node.
+    """
+    own = {n: value for n, value in os.environ.items() if not n.startswith(("SLURM_", "PMI"))}
+    variables = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", **own}
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", _PACKAGE)):
         variables[name] = os.pathsep.join(filter(None, [str(first), variables.get(name)]))
     return variables

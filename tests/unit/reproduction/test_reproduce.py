@@ -136,6 +136,13 @@ def test_a_directory_with_other_files_is_refused(small, tmp_path, capsys):
     assert (tmp_path / "runs/reproduce/small/thesis.tex").exists()
 
 
+def test_commands_start_ranks_of_their_own_inside_a_batch_job(small, monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    show = "import os; open('{out}/count', 'w').write(os.environ.get('SLURM_JOB_ID', 'x'))"
+    assert small(SMALL.replace(json.dumps(COUNT), json.dumps(f'python -c "{show}"'))) == 0
+    assert (tmp_path / "runs/reproduce/small/count").read_text() == "x"
+
+
 def test_list_runs_nothing(small, tmp_path, capsys):
     assert small(SMALL, "--list") == 0
     assert capsys.readouterr().out == "small  Count to one (about 1 minutes)\n"

@@ -32,6 +32,7 @@ VERBS = {
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",
+    "reproduce": "run published results of other programs, and compare ours with theirs",
     "budget": "what an account and runs have used: hours, waiting, lost work, energy, CO2",
     "comm": "time collectives and messages between ranks, beside MPI's",
     "generations": "read the answers that a run's evaluations have saved",

@@ -66,7 +66,10 @@ def test_train_is_a_program_too_as_verls_tutorials_call_it(monkeypatch, capsys):
 
 
 NOWHERE = "there/is/no such thing"
-NAMED = "budget dashboard fetch generations hang list logs migrate overlap report save status stop"
+NAMED = (
+    "budget dashboard fetch generations hang list logs migrate overlap report reproduce save "
+    "status stop"
+)
 """Verbs that take a name alone."""
 BAD_INPUT = {verb: [NOWHERE] for verb in NAMED.split()} | {
     "attach": [NOWHERE, "--rank", "1"],

@@ -21,6 +21,8 @@ from verl_hpc.cluster.script import render_script
 from verl_hpc.config.load import load_config
 
 LAUNCH = ROOT / "launch"
+SCRIPTS = [p for p in sorted(LAUNCH.glob("*.sbatch")) if p.stem != "reproduce"]
+"""Scripts that `submit` has made; the other one starts no run by itself."""
 GOLDEN = ROOT / "tests/golden"
 COMMAND = "python -m verl_hpc.submit"
 HERE = Path("/home/me/verl_hpc")
@@ -94,7 +96,7 @@ def launch(path: Path) -> str:
 
 
 def write_all() -> None:
-    for path in sorted(LAUNCH.glob("*.sbatch")):
+    for path in SCRIPTS:
         path.write_text(launch(path))
     (GOLDEN / "systems").mkdir(parents=True, exist_ok=True)
     for file in GOLDENS:

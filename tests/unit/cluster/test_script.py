@@ -4,14 +4,13 @@ import dataclasses
 
 import pytest
 
-from tests.unit.cluster.goldens import GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
+from tests.unit.cluster.goldens import GOLDEN, GOLDENS, HERE, SCRIPTS, golden, launch
 from tests.unit.cluster.goldens import request as golden_request
 from tests.unit.cluster.shellcheck import shellcheck
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script
 
 AGAIN = "python -m tests.unit.cluster.goldens writes it again"
-SCRIPTS = sorted(LAUNCH.glob("*.sbatch"))
 
 
 @pytest.mark.parametrize("file", GOLDENS)

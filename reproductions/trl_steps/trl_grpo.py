@@ -1,0 +1,86 @@
+"""Run TRL's GRPOTrainer on the completions that ours sampled, and keep what it logs.
+
+usage: python trl_grpo.py OUT
+"""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+OUT = Path(sys.argv[1])
+sys.path.insert(0, str(OUT / "packages"))
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+STEPS, PROMPTS, SAMPLES, EPOCHS = 8, 8, 8, 2
+
+
+def main():
+    """Train, and write trl_grpo.json."""
+    tokenizer = AutoTokenizer.from_pretrained(OUT / "model")
+    lines = (OUT / "data/rl.jsonl").read_text().splitlines()[: STEPS * PROMPTS]
+    rows = [json.loads(line) for line in lines]
+    recorded = defaultdict(list)
+    for line in (OUT / "samples.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        recorded[one["prompt"]].append(one)
+    left = {prompt: found[-SAMPLES:] for prompt, found in recorded.items()}
+
+    def rollout(prompts, trainer):
+        """Give each prompt its next recorded completion."""
+        given = [left[prompt].pop(0) for prompt in prompts]
+        return {
+            "prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [one["ids"] for one in given],
+            "logprobs": None,
+            "recorded": [one["reward"] for one in given],
+        }
+
+    def reward(completions, recorded, **_):
+        """Return the rewards that ours gave."""
+        return recorded
+
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(OUT / "model", dtype=torch.float32),
+        reward_funcs=reward,
+        rollout_func=rollout,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": row["prompt"]} for row in rows]),
+        args=GRPOConfig(
+            output_dir=str(OUT / "trl"),
+            use_cpu=True,
+            bf16=False,
+            max_steps=STEPS * EPOCHS,
+            per_device_train_batch_size=PROMPTS * SAMPLES,
+            gradient_accumulation_steps=1,
+            num_iterations=EPOCHS,
+            num_generations=SAMPLES,
+            max_completion_length=8,
+            loss_type="dapo",
+            beta=0.04,
+            use_bias_correction_kl=False,
+            epsilon=0.2,
+            learning_rate=1e-3,
+            lr_scheduler_type="constant",
+            adam_beta2=0.999,
+            weight_decay=0.0,
+            max_grad_norm=1.0,
+            gradient_checkpointing=False,
+            shuffle_dataset=False,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=0,
+        ),
+    )
+    trainer.train()
+    logged = [row for row in trainer.state.log_history if "grad_norm" in row]
+    (OUT / "trl_grpo.json").write_text(json.dumps(logged))
+
+
+main()

@@ -298,8 +298,8 @@ def test_turns_are_compared_with_the_same_turn_of_the_others():
         [three, three, 0, three, 0, 0],
         [0, 0, 0, 0, 0, 0],  # nothing to compare with
     ]
-    found = ESTIMATORS["grpo_turns"](std="none")(scored(sessions))
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    advantages = ESTIMATORS["grpo_turns"](std="none")(scored(sessions))
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_what_an_estimator_lacks_is_named():

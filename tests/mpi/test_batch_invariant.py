@@ -31,10 +31,10 @@ LAYOUTS = {
     2: [TrainLayout(tp=2), TrainLayout(pp=2), TrainLayout(dp=2)],
     4: [TrainLayout(tp=2, pp=2), TrainLayout(tp=2, dp=2)],
 }
-"""Six layouts in all; --slow takes 170,000 tokens on each, a million together."""
+"""Six layouts in all; --slow takes 450,000 tokens on each, 2.7 million together."""
 
 
-@pytest.mark.timeout(3600)  # of a million tokens
+@pytest.mark.timeout(3600)  # of 2.7 million tokens
 @pytest.mark.parametrize(
     "family, num_calls, num_prompts",
     [("qwen3", 1, 40), *all_slow(("qwen2", 1, 40), ("llama", 1, 40), ("qwen3", 15, 400))],
@@ -67,7 +67,7 @@ def test_no_bit_of_a_log_prob_differs(here, tiny_model, family, num_calls, num_p
                 sampling = Sampling(40, (1.0, 0.7)[call % 2])
                 counts.append(_compare(engine, trainer, prompts, sampling))
     num_tokens, num_different = map(sum, zip(*counts, strict=True))
-    assert num_tokens > 27 * num_prompts * len(counts)
+    assert num_tokens > 60 * num_prompts * len(counts)
     assert num_different == 0
 
 

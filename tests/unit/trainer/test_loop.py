@@ -345,7 +345,9 @@ def test_throughput_is_of_a_rank():
     loop = SimpleNamespace(
         _saves=SimpleNamespace(writer=SimpleNamespace(seconds=0.0)),
         run=SimpleNamespace(
-            session=SimpleNamespace(world=SimpleNamespace(size=4), control=LocalControl())
+            session=SimpleNamespace(
+                world=SimpleNamespace(size=4), control=LocalControl(), freed_memory=None
+            )
         ),
         records=SimpleNamespace(
             pause=lambda: None,

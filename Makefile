@@ -105,7 +105,7 @@ web: $(READY_DEV)
 	launch/install.sh $(VENV) browser
 	$(STRICT) $(PYTEST) tests/web
 
-# Three quick cases of reproduce, SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, more
+# Four quick cases of reproduce, SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, more
 # faults of split runs, all layouts and models of what CI tests in turn, and the tier slurm for three other
 # submitters.
 # Its jobs of four vLLM engines were not tried three at a time.

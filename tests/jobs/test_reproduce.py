@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("nemo_rl_invariants", "slime_bitwise_rerun", "trl_steps")
+QUICK = ("nemo_rl_invariants", "router_replay", "slime_bitwise_rerun", "trl_steps")
 
 
 @pytest.mark.slow

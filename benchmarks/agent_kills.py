@@ -36,9 +36,10 @@ from random import Random
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
-from benchmarks.killed_run import PROMPTS, SAMPLES, KilledRun, LiveProgram, within
+from benchmarks.killed_run import PROMPTS, SAMPLES, KilledRun, LiveProgram
 from verl_hpc.cli.main import main as verl_hpc
 from verl_hpc.metrics.samples import read_samples, sample_steps
+from verl_hpc.testing.slurm_lab.processes import wait_for
 
 OF_PROGRAMS = {
     "the program's first process": 12,
@@ -141,7 +142,7 @@ class Faults:
             program.main.send(signal.SIGCONT)
         else:
             self._killed.append(_Killed(program.step, time.time()))
-        if not within(GONE_WITHIN_S, lambda: not any(one.lives for one in program.processes)):
+        if not wait_for(lambda: not any(one.lives for one in program.processes), GONE_WITHIN_S):
             self._wrong(f"{kind}: {program} lives on")
         if victim != program.child:
             self._took(kind, begin)
@@ -150,11 +151,11 @@ class Faults:
     def _hit_job(self, kind: str) -> None:
         before = self._run.saved()
         if self._chance.random() < 0.75:  # else while it starts, or in the step under way
-            within(ENDS_WITHIN_S, lambda: self._run.saved() > before)
+            wait_for(lambda: self._run.saved() > before, ENDS_WITHIN_S)
         time.sleep(self._chance.uniform(0.0, 4.0))
         self._strike(kind)
         begin = time.monotonic()
-        if not within(ENDS_WITHIN_S, lambda: self._run.launcher.poll() is not None):
+        if not wait_for(lambda: self._run.launcher.poll() is not None, ENDS_WITHIN_S):
             self._wrong(f"{kind}: the run does not end: {self._run.said}")
         if kind != ASKED and self._run.launcher.returncode == 0:
             self._wrong(f"{kind}: the run ended with status 0")
@@ -169,7 +170,7 @@ class Faults:
         """Send the signal."""
         those = {RANK: self._run.ranks, PARENT: self._run.parents, HELPER: self._run.helpers}
         if kind in those:
-            within(STARTS_WITHIN_S, those[kind])
+            wait_for(those[kind], STARTS_WITHIN_S)
             self._chance.choice(those[kind]()).send(signal.SIGKILL)
         elif kind == EVERY:
             self._run.kill_all()
@@ -178,7 +179,7 @@ class Faults:
 
     def _all_gone(self, kind: str, begin: float, expected: Sequence[str] = ()) -> None:
         """Look for what a run has left after its end, but for what is expected."""
-        if not within(GONE_WITHIN_S, lambda: not self._run.alive()):
+        if not wait_for(lambda: not self._run.alive(), GONE_WITHIN_S):
             left = [one.pid for one in self._run.alive()]
             self._wrong(f"{kind}: processes live on: {left}")
             self._run.kill_all()
@@ -198,7 +199,7 @@ class Faults:
         def new() -> list[int]:
             return [row["step"] for row in self._run.rows() if row["time"] > begun]
 
-        if not within(STARTS_WITHIN_S, lambda: new() or self._run.launcher.poll() is not None):
+        if not wait_for(lambda: new() or self._run.launcher.poll() is not None, STARTS_WITHIN_S):
             self._wrong(f"no step after a start: {self._run.said}")
         if (steps := new()) and steps[0] != saved + 1:
             self._wrong(f"a start behind checkpoint {saved} goes on with step {steps[0]}")
@@ -207,7 +208,7 @@ class Faults:
     def _end(self) -> None:
         verl_hpc(["stop", str(self._run.directory)])
         begin = time.monotonic()
-        if not within(ENDS_WITHIN_S, lambda: self._run.launcher.poll() is not None):
+        if not wait_for(lambda: self._run.launcher.poll() is not None, ENDS_WITHIN_S):
             self._wrong(f"it does not stop: {self._run.said}")
         elif self._run.launcher.returncode != 0:
             self._wrong(f"its end is not one in order: {self._run.said}")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,13 +262,3 @@ def _words(pid: int) -> list[bytes]:
 def _variables(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
-
-
-def within(seconds: float, holds: Callable[[], Any], look_every_s: float = 0.05) -> bool:
-    """Wait until something holds; False if it takes longer."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(look_every_s)
-    return True

@@ -75,7 +75,7 @@ def end(processes: Iterable[int], grace_s: float = 5.0) -> None:
         wait_for(lambda: not any(map(is_alive, left)), grace_s)
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
+def wait_for(condition: Callable[[], object], timeout_s: float, every_s: float = 0.05) -> bool:
     """Wait for a condition, and return whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -16,14 +16,14 @@ import argparse
 import math
 import runpy
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
-from benchmarks.launch import REPOSITORY, run
+from benchmarks.launch import REPOSITORY
+from benchmarks.quickstart_seeds import quickstart
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.testing.task_files import write_rows
 
@@ -34,13 +34,8 @@ TIMEOUT_S = 4 * 3600.0
 def trained(seed: int, staleness: int, directory: Path, settings: Sequence[str]) -> Path:
     """Run the example, unless it has been run to its end; return the run's directory."""
     here = directory / f"seed-{seed}-staleness-{staleness}"
-    done = here / "done"
-    if not done.exists():
-        here.mkdir(parents=True)
-        command = ["launch/examples.sh", "calculator_agent", str(seed), *settings]
-        environment = {"PYTHON": sys.executable, "RUNS": str(here.resolve())}
-        run([*command, f"rollout.staleness={staleness}"], here / "log", TIMEOUT_S, environment)
-        done.touch()
+    words = [*settings, f"rollout.staleness={staleness}"]
+    quickstart("calculator_agent", seed, here, "launch/examples.sh", words, TIMEOUT_S)
     return here / "calculator_agent"
 
 

@@ -37,18 +37,28 @@ DONE = "seconds.json"
 
 
 def quickstart(
-    recipe: str, seed: int, directory: Path, script: str = "launch/quickstart.sh"
+    recipe: str,
+    seed: int,
+    directory: Path,
+    script: str = "launch/quickstart.sh",
+    settings: Sequence[str] = (),
+    timeout_s: float = TIMEOUT_S,
 ) -> None:
-    """Run one, unless the directory holds a finished one."""
+    """Run one, unless the directory holds a finished one.
+
+    Args:
+        recipe: first word of the script's command line.
+        settings: words behind the seed, for scripts that take some.
+    """
     done = directory / DONE
     if done.exists():
         return
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    command = [str(REPOSITORY / script), recipe, str(seed)]
+    command = [str(REPOSITORY / script), recipe, str(seed), *settings]
     environment = {"PYTHON": sys.executable, "RUNS": str(directory.resolve())}
     before = _cpu_seconds()
-    started = run(command, directory / "log", TIMEOUT_S, environment)
+    started = run(command, directory / "log", timeout_s, environment)
     done.write_text(json.dumps([time.time() - started, _cpu_seconds() - before]))
 
 

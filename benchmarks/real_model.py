@@ -17,21 +17,18 @@ import argparse
 import json
 import math
 import shutil
-import sys
-import time
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
-from benchmarks.launch import REPOSITORY, run
+from benchmarks.launch import REPOSITORY
 from benchmarks.picture import picture_of
+from benchmarks.quickstart_seeds import counted, quickstart, taken
 from verl_hpc.config.load import load_config
-from verl_hpc.data.overlap import count_overlap
-from verl_hpc.data.sources import open_source
 from verl_hpc.metrics.log import read_metrics
 
-TIMEOUT_S = 3600.0
 ALGORITHMS = {
     "GRPO": (),
     "GRPO, shuffled rewards": (
@@ -57,22 +54,15 @@ def trained(task: str, algorithm: str, seed: int, steps: int, keep: Path) -> Pat
     """Run the script, unless it has run to its end; return the run's directory."""
     name = algorithm.lower().replace(", ", "-").replace(" ", "-")
     here = (keep / f"{task}-{name}-{seed}").resolve()
-    done = here / "seconds"
-    if not done.exists():
-        shutil.rmtree(here, ignore_errors=True)
-        here.mkdir(parents=True)
-        settings = [f"steps={steps}", f"evaluation.every={max(steps // 4, 1)}"]
-        settings += [*_sampled(here, task)] if algorithm == BASE else ALGORITHMS[algorithm]
-        command = ["launch/quickstart_real.sh", task, str(seed), *settings]
-        environment = {"PYTHON": sys.executable, "RUNS": str(here)}
-        started = run(command, here / "log", TIMEOUT_S, environment)
-        shutil.rmtree(here / "model")
-        done.write_text(str(time.time() - started))
+    settings = [f"steps={steps}", f"evaluation.every={max(steps // 4, 1)}"]
+    settings += [_sampled(here, task)] if algorithm == BASE else ALGORITHMS[algorithm]
+    quickstart(task, seed, here, "launch/quickstart_real.sh", settings)
+    shutil.rmtree(here / "model", ignore_errors=True)
     return here / "short_answers"
 
 
-def _sampled(here: Path, task: str) -> Iterable[str]:
-    yield (
+def _sampled(here: Path, task: str) -> str:
+    return (
         "evaluation.sets.sampled={source: {kind: files, paths: "
         f"[{here}/data/{task}/evaluation.jsonl]}}, num_samples: 8, temperature: 1.0, "
         "reward: {function: gsm8k, options: {method: flexible}}}"
@@ -82,10 +72,9 @@ def _sampled(here: Path, task: str) -> Iterable[str]:
 def measured(task: str, algorithm: str, seed: int, directory: Path) -> dict[str, Any]:
     """What a run has learned, from what it left."""
     config = load_config(directory / "config.yaml")
-    unseen = open_source(config.evaluation.sets["unseen"].source)
-    overlap = count_overlap([open_source(config.data.train)], unseen)
+    counts = counted([config], config.evaluation.sets["unseen"].source)
     steps = [row["step"] for row in read_metrics(directory) if "val/unseen/accuracy" in row]
-    curve = [sum(right(directory, step)) / len(unseen) for step in steps]
+    curve = [statistics.fmean(right(directory, step)) for step in steps]
     before, after = right(directory, steps[0]), right(directory, steps[-1])
     gained, lost = (
         sum(x > y for x, y in zip(*both, strict=True))
@@ -100,9 +89,8 @@ def measured(task: str, algorithm: str, seed: int, directory: Path) -> dict[str,
         "gained": gained,
         "lost": lost,
         "p": mcnemar(gained, lost),
-        "in_training": overlap.shared_prompts,
-        "problems": len(unseen),
-        "seconds": float((directory.parent / "seconds").read_text()),
+        **counts,
+        **taken(directory.parent),
     }
 
 
@@ -135,7 +123,7 @@ def table(results: Sequence[dict[str, Any]], passes: dict[str, float]) -> str:
             f"{one['p']:.1g}",
             f"{passes[one['task']]:.3f}",
             " ".join(f"{accuracy:.2f}" for accuracy in one["curve"]),
-            f"{one['in_training']} of {one['problems']}",
+            f"{one['shared_prompts']} of {one['evaluation_prompts']}",
             f"{one['seconds'] / 60:.1f}",
         ]
         for one in results

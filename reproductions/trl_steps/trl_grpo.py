@@ -4,17 +4,14 @@ usage: python trl_grpo.py OUT
 """
 
 import json
-import sys
 from collections import defaultdict
-from pathlib import Path
 
-OUT = Path(sys.argv[1])
-sys.path.insert(0, str(OUT / "packages"))
+import torch
+from trl_runs import OUT, SETTINGS, train  # first: it makes TRL's packages importable
 
-import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from datasets import Dataset  # isort: skip
+from transformers import AutoModelForCausalLM, AutoTokenizer  # isort: skip
+from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
 STEPS, PROMPTS, SAMPLES, EPOCHS = 8, 8, 8, 2
 
@@ -51,12 +48,8 @@ def main():
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": row["prompt"]} for row in rows]),
         args=GRPOConfig(
-            output_dir=str(OUT / "trl"),
-            use_cpu=True,
-            bf16=False,
             max_steps=STEPS * EPOCHS,
             per_device_train_batch_size=PROMPTS * SAMPLES,
-            gradient_accumulation_steps=1,
             num_iterations=EPOCHS,
             num_generations=SAMPLES,
             max_completion_length=8,
@@ -64,23 +57,11 @@ def main():
             beta=0.04,
             use_bias_correction_kl=False,
             epsilon=0.2,
-            learning_rate=1e-3,
-            lr_scheduler_type="constant",
-            adam_beta2=0.999,
-            weight_decay=0.0,
-            max_grad_norm=1.0,
-            gradient_checkpointing=False,
             shuffle_dataset=False,
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            seed=0,
+            **SETTINGS,
         ),
     )
-    trainer.train()
-    logged = [row for row in trainer.state.log_history if "grad_norm" in row]
-    (OUT / "trl_grpo.json").write_text(json.dumps(logged))
+    train(trainer, "grpo")
 
 
 main()

@@ -8,7 +8,6 @@ same for every seed; no seed has one of them in training.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,10 +64,8 @@ def _imitated(names: Sequence[str], steps: int, random: Random) -> Iterator[dict
 
 def write(directory: Path, seed: int) -> str:
     """Write all files; see `write_files`."""
-    said = write_files(directory, seed, ROWS, draw)
     phrases = [*CALL, "look_up", " steps from ", "user\n", "assistant\n", "tool\n"]
-    (directory / "phrases.json").write_text(json.dumps(phrases))
-    return said
+    return write_files(directory, seed, ROWS, draw, phrases)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

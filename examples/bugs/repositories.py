@@ -121,9 +121,7 @@ def phrases() -> list[str]:
 
 def write(directory: Path, seed: int) -> str:
     """Write all files; see `write_files`."""
-    said = write_files(directory, seed, ROWS, draw)
-    (directory / "phrases.json").write_text(json.dumps(phrases()))
-    return said
+    return write_files(directory, seed, ROWS, draw, phrases())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

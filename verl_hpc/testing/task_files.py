@@ -25,6 +25,7 @@ def write_files(
     seed: int,
     num_rows: Mapping[str, int],
     draw: Callable[..., Iterable[Mapping[str, object]]],
+    phrases: Sequence[str] = (),
 ) -> str:
     """Write the files of a task by their names; return what they hold.
 
@@ -33,6 +34,7 @@ def write_files(
         seed: seed of the training files; those of evaluation are the same for every seed.
         num_rows: rows of each file.
         draw: makes rows from their number, the text of a seed, and whether they are held out.
+        phrases: texts for phrases.json, for `verl_hpc.testing.tiny --phrases`, if there are any.
 
     Raises:
         FileExistsError: one of them exists.
@@ -41,6 +43,8 @@ def write_files(
         held_out = name == "evaluation"
         drawn = draw(count, name if held_out else f"{name} {seed}", held_out=held_out)
         write_rows(directory / f"{name}.jsonl", drawn)
+    if phrases:
+        (directory / "phrases.json").write_text(json.dumps(phrases))
     return ", ".join(f"{directory / name}.jsonl: {count} rows" for name, count in num_rows.items())
 
 

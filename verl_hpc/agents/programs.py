@@ -25,7 +25,6 @@ from verl_hpc.runtime import environment, helper_process
 from verl_hpc.runtime.messages import receive, send
 
 _ENDS_WITHIN_S = 60.0
-_HELPER_GONE = "the helper that starts programs is gone"
 _KEEPER_GONE = (
     "with the process that looks after it, which is gone; is the node out of memory or processes?"
 )
@@ -160,8 +159,7 @@ class Programs:
             connection = self._helper.connect()
             send(connection, asdict(job))
         except OSError as error:
-            remove_directory(self.directory)
-            raise SandboxError(f"{_HELPER_GONE} ({error})") from error
+            raise self._lost(f" ({error})") from error
         program = Program(connection, self)
         self._under_way.add(program)
         return program
@@ -169,9 +167,12 @@ class Programs:
     def check(self) -> None:
         """Raises: SandboxError: the helper is gone."""
         if self._helper.process.poll() is not None:
-            # It would have done so.
-            remove_directory(self.directory)
-            raise SandboxError(_HELPER_GONE)
+            raise self._lost()
+
+    def _lost(self, why: str = "") -> SandboxError:
+        """Return the error of a helper that is gone, and remove what it would have removed."""
+        remove_directory(self.directory)
+        return SandboxError(f"the helper that starts programs is gone{why}")
 
     def close(self) -> None:
         """End all programs and the helper, and wait until they have."""

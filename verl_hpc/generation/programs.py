@@ -381,13 +381,13 @@ class _Episodes:
         for key, problem in problems.items():
             session = Session(self._host.writer)
             rows[key] = _Row(session, endpoint.open(key, session), problem)
-        (row, *_), token = rows.values(), ""
         if self._config.max_rows > 1:
-            text = json.dumps(
-                [row_of(r.problem) | {"key": r.token} for r in rows.values()], default=str
-            )
+            told: Any = [row_of(row.problem) | {"key": row.token} for row in rows.values()]
+            token = ""
         else:
-            text, token = json.dumps(row_of(row.problem), default=str), row.token
+            (row,) = rows.values()
+            told, token = row_of(row.problem), row.token
+        text = json.dumps(told, default=str)
         job = self._host.job(self._config.command, text, endpoint.address, token)
         running = _Running(self._host.programs.begin(job), rows)
         self._running |= dict.fromkeys(rows, running)

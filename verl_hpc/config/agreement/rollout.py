@@ -206,17 +206,19 @@ def check_program(config: RunSections) -> None:
         " with rollout.program: vLLM generates a program's conversations, as many as it has; leave "
         "one of the two out",
     )
-
-    refuse(
-        {
-            f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
-            f"batch.spare_prompts = {config.batch.spare_prompts}": config.batch.spare_prompts > 0,
-        }
-        if rollout.program and rollout.program.max_rows > 1
-        else {},
-        " with rollout.program.max_rows above 1: the rows of a program end together, those of a "
-        "prompt that is left to a later step with the others; set max_rows: 1, or leave it out",
-    )
+    assert rollout.program is not None
+    if rollout.program.max_rows > 1:
+        refuse(
+            {
+                f"rollout.staleness = {rollout.staleness}": rollout.staleness > 0,
+                f"batch.spare_prompts = {config.batch.spare_prompts}": (
+                    config.batch.spare_prompts > 0
+                ),
+            },
+            " with rollout.program.max_rows above 1: the rows of a program end together, those of "
+            "a prompt that is left to a later step with the others; set max_rows: 1, or leave it "
+            "out",
+        )
 
 
 def check_spare_prompts(config: RunSections) -> None:
